@@ -8,39 +8,13 @@ import re
 from unhang.analyze.bindings import last_name
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
-from unhang.fix.direction import is_for_all_to_skip, runs_for_one
+from unhang.fix.direction import asks_a_framework, is_for_all_to_skip, runs_for_one
+from unhang.fix.helpers import AGREED, ANY_RANK, FROM_ONE, IN_STEP, group_of, put, put_helper
 from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
-_AGREED = '''\
-def {name}(holds{parameter}):
-    """Whether it holds on every rank: all of them go the same way."""
-    flag = {torch}.tensor(float(bool(holds)){device})
-    {dist}.all_reduce(flag, op={dist}.ReduceOp.MIN{group})
-    return flag.item() > 0
-'''
-ANY_RANK = _AGREED.replace("every rank", "at least one rank").replace("MIN", "MAX")
-_FROM_ONE = '''\
-def {name}(value):
-    """What rank {rank} has, on every rank."""
-    box = [value]
-    {dist}.broadcast_object_list(box, src={rank})
-    return box[0]
-'''
-_IN_STEP = '''\
-def {name}(items{parameter}):
-    """Ends on every rank as soon as one of them has no item left."""
-    items, end = iter(items), object()
-    while True:
-        item = next(items, end)
-        has_item = {torch}.tensor(float(item is not end){device})
-        {dist}.all_reduce(has_item, op={dist}.ReduceOp.MIN{group})
-        if has_item.item() == 0:
-            return
-        yield item
-'''
 
 
 def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_end: bool = False) -> Said:
@@ -50,13 +24,19 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
         NoDiff: it is not sure that all ranks come to the condition, or of which group they are.
     """
     _only_collectives(finding)
+    is_here = finding.location is not None and finding.location.file == gate.file
+    line = finding.location.line if finding.location and is_here else 0
+    if (value := _value_of(program, gate)) is not None:
+        return _agree_on_value(program, value, finding, backend)
     node, is_opposite = _test_of(program, gate)
     _is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
-    line = finding.location.line if finding.location else gate.line
-    is_enough = to_end or counter or _is_one_enough(program, node, is_opposite, line)
-    text, wanted = (ANY_RANK, "any_rank") if is_enough else (_AGREED, "agreed")
+    is_asked = not is_opposite and asks_a_framework(node)
+    is_enough = to_end or counter or is_asked or _is_one_enough(program, node, is_opposite, line)
+    if is_asked or not line:
+        reached_by_all(program, node.lineno)
+    text, wanted = (ANY_RANK, "any_rank") if is_enough else (AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
     if to_end:
@@ -67,7 +47,26 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
             f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
         )
         return Said("decide together", said)
+    if is_asked or not line:
+        when = "as soon as it holds on one of them" if is_enough else "only if it holds on all of them"
+        return Said("decide together", f"All ranks go by line {node.lineno} of {program.path.name} together, {when}")
     return Said("decide together", f"All ranks decide together whether line {line} runs")
+
+
+def _value_of(program: Program, gate: Gate) -> ast.expr | None:
+    """The value that a line sets or gives, where that is what decides, and no test."""
+    found = [s for s in program.statements_at(gate.line) if isinstance(s, ast.Assign | ast.Expr)]
+    values = [n for s in found for n in ast.walk(s.value) if isinstance(n, ast.expr) and ast.unparse(n) == gate.text]
+    return values[0] if len(values) == 1 else None
+
+
+def _agree_on_value(program: Program, value: ast.expr, finding: Finding, backend: str) -> Said:
+    reached_by_all(program, value.lineno)
+    if any(isinstance(n, ast.Await | ast.NamedExpr | ast.Yield) for n in ast.walk(value)):
+        raise NoDiff("the value sets or awaits something")
+    name, group = put_helper(program, AGREED, "agreed", value, finding, backend)
+    program.replace(value, f"{name}({program.text(value)}{group})")
+    return Said("decide together", f"All ranks take the value of line {value.lineno} of {program.path.name} together")
 
 
 def _is_one_enough(program: Program, node: ast.If | ast.IfExp | ast.While, is_opposite: bool, line: int) -> bool:
@@ -140,7 +139,7 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
         return agree_on(program, finding.condition, finding, backend)
     _only_collectives(finding)
     source = _what_ends(program, finding)
-    name, group = put_helper(program, _IN_STEP, "in_step", source, finding, backend)
+    name, group = put_helper(program, IN_STEP, "in_step", source, finding, backend)
     program.replace(source, f"{name}({program.text(source)}{group})")
     return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
 
@@ -191,7 +190,7 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
         raise NoDiff(f"a `continue` before line {line} may lead past the test")
     is_head = loop is node
     is_done = not is_head and _asks_for_all(node.test)
-    text, wanted = (_AGREED, "agreed") if is_head or is_done else (ANY_RANK, "any_rank")
+    text, wanted = (AGREED, "agreed") if is_head or is_done else (ANY_RANK, "any_rank")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(node.test, f"{name}({program.text(node.test)}{group})")
     when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
@@ -258,7 +257,7 @@ def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     reached_by_all(program, line)
     answer = found[0].value
     assert answer is not None
-    name, group = put_helper(program, _AGREED, "agreed", answer, finding, backend)
+    name, group = put_helper(program, AGREED, "agreed", answer, finding, backend)
     program.replace(answer, f"{name}({program.text(answer)}{group})")
     return Said(
         "decide together", f"All ranks give one answer in {getattr(program.function_of(found[0]), 'name', 'it')}()"
@@ -286,9 +285,9 @@ def _take_from_one(
     program: Program, value: ast.expr, line: int, finding: Finding, backend: str, of_all: bool = False, rank: int = 0
 ) -> None:
     reached_by_all(program, line)
-    if not of_all and _group(program, value, finding):
+    if not of_all and group_of(program, value, finding):
         raise NoDiff("the calls are of a part of the ranks, and which of them should say it is yours to decide")
-    name = _put(program, _FROM_ONE, f"from_rank_{rank}" if rank else "from_first_rank", value, backend, "", rank)
+    name = put(program, FROM_ONE, f"from_rank_{rank}" if rank else "from_first_rank", value, backend, "", rank)
     program.replace(value, f"{name}({program.text(value)})")
 
 
@@ -337,71 +336,3 @@ def is_collective(finding: Finding) -> bool:
 def _only_collectives(finding: Finding) -> None:
     if not is_collective(finding):
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
-
-
-def put_helper(
-    program: Program, text: str, wanted: str, node: ast.expr | ast.stmt, finding: Finding, backend: str
-) -> tuple[str, str]:
-    """Puts the function in front of the one that needs it; its name, and the group as a further argument.
-
-    Raises:
-        NoDiff: its name is taken, or the code does not name the group.
-    """
-    group = _group(program, node, finding)
-    return _put(program, text, wanted, node, backend, group), f", {group}" if group else ""
-
-
-def _put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, group: str, rank: int = 0) -> str:
-    taken = program.names()
-    name = wanted if wanted not in taken else f"{wanted}_on_all_ranks"
-    if name in taken:
-        raise NoDiff(f"the file uses the name {name!r} already")
-    torch, dist = modules(program, is_torch_used="{torch}" in text)
-    top = program.top_of(node)
-    lines = text.format(
-        name=name, torch=torch, dist=dist, rank=rank,
-        parameter=", group" if group else "", group=", group=group" if group else "",
-        device=', device="cuda"' if "nccl" in backend else "",
-    )  # fmt: skip
-    is_spaced = isinstance(top, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
-    program.insert_before(top, (lines + ("\n\n" if is_spaced else "\n")).replace("\n", program.newline))
-    return name
-
-
-def _group(program: Program, node: ast.AST, finding: Finding) -> str:
-    """The group of the collectives there, as the code names it; empty for that of all ranks."""
-    group = finding.process_group or {}
-    if not group or group.get("pg_desc") == "default_pg" or group.get("pg_name") in ("0", "default_pg"):
-        return ""
-    given = {
-        program.text(k.value)
-        for n in ast.walk(program.function_of(node))
-        if isinstance(n, ast.Call)
-        for k in n.keywords
-        if k.arg == "group"
-    }
-    if len(given) != 1:
-        raise NoDiff(
-            f"the calls are of the group {group.get('pg_desc') or group.get('pg_name')}, and the code there does not name it"
-        )
-    return given.pop()
-
-
-def modules(program: Program, is_torch_used: bool = True) -> tuple[str, str]:
-    """How the file names torch and torch.distributed, which it imports from now on."""
-    named: dict[str, str] = {}
-    for node in program.tree.body:
-        if isinstance(node, ast.Import):
-            for a in node.names:
-                named.setdefault(a.name, a.asname or a.name)
-        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
-            named.update((f"torch.{a.name}", a.asname or a.name) for a in node.names)
-    torch, dist = named.get("torch"), named.get("torch.distributed")
-    missing = ["import torch"] if is_torch_used and not torch else []
-    missing += [] if dist else ["import torch.distributed as dist"]
-    imports = [n for n in program.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    if missing and (not imports or not program.is_alone(imports[-1])):
-        raise NoDiff("the file has no plain import after which the missing one could be added")
-    if missing:
-        program.insert_after(imports[-1], "".join(f"{line}{program.newline}" for line in missing))
-    return torch or "torch", dist or "dist"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.bindings import last_name
+from unhang.analyze.framework_loops import ASKS
 from unhang.fix.program import NoDiff, Program, called, calls_in, dotted
 
 _EXCHANGES = re.compile(
@@ -51,7 +52,21 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
         _give_zeros(program, node.body[0], gradient)
         return True
     given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
-    return bool(_names(node.test) & given) and not _is_there(node.test) and _can_give_nothing(program, node.test, node.body)
+    return (
+        bool(_names(node.test) & given)
+        and not _is_there(node.test)
+        and _can_give_nothing(program, node.test, node.body)
+    )
+
+
+def asks_a_framework(node: ast.If | ast.IfExp | ast.While) -> bool:
+    """Whether a test leads to a line that asks a framework for something: `control.should_log = True`."""
+    sets = (
+        (n for s in getattr(node, "body", ()) if isinstance(s, ast.Assign) for n in s.targets)
+        if isinstance(node, ast.If)
+        else ()
+    )
+    return any(isinstance(n, ast.Attribute) and n.attr in ASKS for n in sets)
 
 
 def _is_there(test: ast.expr) -> str:
@@ -74,7 +89,9 @@ def _give_zeros(program: Program, first: ast.stmt, gradient: str) -> None:
 
 def _behind(program: Program, node: ast.If) -> list[ast.stmt]:
     """What does not run where a test leaves the function or the round."""
-    leave, found, at = node.body[-1], [], node
+    leave = node.body[-1]
+    at: ast.stmt = node
+    found: list[ast.stmt] = []
     ways = {ast.Return: (ast.FunctionDef, ast.AsyncFunctionDef), ast.Continue: (ast.For, ast.While)}
     until = ways.get(type(leave))
     if until is None:
@@ -130,7 +147,9 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
     Raises:
         NoDiff: they need items that this rank has not.
     """
-    if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for n in ast.walk(test) for op in getattr(n, "ops", ())):
+    if any(
+        isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for n in ast.walk(test) for op in getattr(n, "ops", ())
+    ):
         return False
     if not (name := _emptied(test)):
         return bool(_asks_for_size(test))
@@ -143,14 +162,23 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
         if isinstance(node, ast.ListComp | ast.List | ast.Name) and _is_join(parent):
             program.replace(node, f"[torch.zeros(0), *{program.text(node)}]")
         elif not isinstance(parent, ast.Assign | ast.Expr | ast.Attribute):
-            raise NoDiff(f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there")
+            raise NoDiff(
+                f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there"
+            )
     return True
 
 
 def _is_join(parent: ast.AST) -> bool:
-    return isinstance(parent, ast.Call) and dotted(parent.func) == "torch.cat" and len(parent.args) == 1 and not parent.keywords
+    return (
+        isinstance(parent, ast.Call)
+        and dotted(parent.func) == "torch.cat"
+        and len(parent.args) == 1
+        and not parent.keywords
+    )
 
 
 def _asks_for_size(test: ast.expr) -> bool:
     """Whether it compares a number: what is too small to be worth an exchange."""
-    return any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE) for n in ast.walk(test))
+    return any(
+        isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE) for n in ast.walk(test)
+    )

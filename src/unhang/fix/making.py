@@ -9,7 +9,8 @@ from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
-from unhang.fix.agreed import agree_on, answer_alike, even_rounds, is_collective, modules, order_alike, same_rounds
+from unhang.fix.agreed import agree_on, answer_alike, even_rounds, is_collective, order_alike, same_rounds
+from unhang.fix.helpers import modules
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
 from unhang.fix.signals import after_the_round
@@ -126,7 +127,8 @@ def mend(finding: Finding, backend: str, find_file: Callable[[str], Path] = Path
     change = _change(finding)
     if finding.location is None:
         raise NoDiff("the report names no line")
-    program = Program(find_file(finding.location.file))
+    gate = finding.condition if change is _agree else None
+    program = Program(find_file(gate.file if gate is not None else finding.location.file))
     says = change(program, finding, backend)
     after = program.result()
     root = _root(program.path)

@@ -188,16 +188,6 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
     )
 
 
-def not_in_finalizer(frame: Frame) -> Fix:
-    """For a call that an object makes when it is given up."""
-    return Fix(
-        title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
-        advice=f"{_where(frame)}: move it to a method, `close()`, and call that on every rank at the same place of the program",
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo="revert the edit",
-    )
-
-
 def _only_a_flag(frame: Frame) -> Fix:
     return Fix(
         title="Make no call with others in a signal handler: it runs at any line, and not on every rank",

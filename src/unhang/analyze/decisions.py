@@ -1,0 +1,183 @@
+"""What in the program's files decides for a rank alone, where its calls part elsewhere: a count that a test goes by, a mode of a library that is switched."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from unhang.analyze.bindings import SCOPES, last_name
+from unhang.analyze.callpath import Path
+from unhang.analyze.may_differ import SAME, may_differ
+from unhang.analyze.source import Condition, condition_of, nodes_around, surroundings
+from unhang.analyze.trees import covers, program_files, tree_of
+from unhang.model import Frame
+
+# Methods that say which calls FSDP, DDP or DeepSpeed make in a backward or forward; attributes that do.
+_SWITCHES = frozenset(
+    ("set_reshard_after_forward", "set_reshard_after_backward", "set_requires_gradient_sync", "set_requires_all_reduce",
+     "set_unshard_in_backward", "set_gradient_accumulation_boundary", "set_is_last_backward", "gradient_checkpointing_enable",
+     "gradient_checkpointing_disable")
+)  # fmt: skip
+_MODES = frozenset(
+    ("require_backward_grad_sync", "require_forward_param_sync", "broadcast_buffers", "gradient_checkpointing")
+)
+
+
+class Decision(NamedTuple):
+    """`condition`: what all ranks should decide together, at `at`; `leads`: the line to which it leads, and how."""
+
+    at: Frame
+    condition: Condition
+    leads: Frame
+    how: str
+
+
+def lagging_count(way: Path, frame: Frame, conditions: Sequence[Condition]) -> Decision | None:
+    """For a line that runs by a count: what decides whether the count grows, where that may come out differently on the ranks.
+
+    `way`: to a call, outermost first, through the frame.
+    """
+    if not conditions or any(c.suspicion > SAME for c in conditions):
+        return None
+    asked = {ast.unparse(n) for c in conditions for n in ast.walk(c.test) if isinstance(n, ast.Name | ast.Attribute)}
+    around = nodes_around(frame.file, frame.line)
+    within: ast.AST | None = next((n for n in around if isinstance(n, ast.ClassDef)), None)
+    within = within or next((n for n in around if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+    for node in ast.walk(within) if within is not None else ():
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in asked:
+            how = f"`{ast.unparse(node.target)}`, by which it goes, grows only then"
+            found = list(_ways_to(way, frame, node.lineno))
+            if found:
+                at, condition = max(found, key=lambda x: x[1].suspicion)
+                return Decision(at, condition, frame, how)
+    return None
+
+
+def _ways_to(way: Path, frame: Frame, line: int) -> Iterator[tuple[Frame, Condition]]:
+    """The conditions around a line that may differ, and those on the way to its function where a call went through that."""
+    function = surroundings(frame.file, line).function
+    frames = [Frame(frame.file, line, function)]
+    if function == frame.function and frame in way:
+        frames += [f for f in way[: way.index(frame)] if f.function != "<module>"]
+    for f in frames:
+        for c in surroundings(f.file, f.line).conditions:
+            if c.suspicion > SAME and not c.depends_on_rank:
+                yield f, c
+
+
+@lru_cache(maxsize=8)
+def switched_mode(folder: str) -> Decision | None:
+    """The one line of the program's files that switches a mode of a library by what may differ between the ranks; None where there are several."""
+    found = [one for path in program_files(folder) for one in _switched_in(path)]
+    return found[0] if len(found) == 1 else None
+
+
+def _switched_in(path: str) -> Iterator[Decision]:
+    tree = tree_of(path)
+    for node in ast.walk(tree) if tree is not None else ():
+        name, value = _switch(node)
+        if not name:
+            continue
+        assert isinstance(node, ast.stmt)
+        around = surroundings(path, node.lineno)
+        at = Frame(path, node.lineno, around.function)
+        value = value if value is None else _strip_not(value)
+        if value is not None and not isinstance(value, ast.Constant):
+            source = _set_once(path, node.lineno, value)
+            scopes = tuple(n for n in nodes_around(path, source.lineno) if isinstance(n, SCOPES))
+            if may_differ(path, source, scopes, by_rank=False) > SAME:
+                yield Decision(Frame(path, source.lineno, around.function), condition_of(path, source), at, name)
+                continue
+        own = [c for c in around.conditions if c.suspicion > SAME and not c.depends_on_rank]
+        if own:
+            c = max(own, key=lambda c: c.suspicion)
+            yield Decision(Frame(path, c.line, around.function), c, at, name)
+
+
+def _switch(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """(name, value) of a statement that switches a mode; ("", None) of any other."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=args)) if name in _SWITCHES:
+            return name, args[0] if args else None
+        case ast.Assign(targets=[ast.Attribute(attr=name)], value=value) if name in _MODES:
+            return name, value
+    return "", None
+
+
+def _strip_not(value: ast.expr) -> ast.expr:
+    return value.operand if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not) else value
+
+
+def _set_once(path: str, line: int, value: ast.expr) -> ast.expr:
+    """What a variable is set to, where its function sets it once before the line; else the expression itself."""
+    if not isinstance(value, ast.Name):
+        return value
+    functions = [n for n in nodes_around(path, line) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    sets = [
+        n
+        for n in (ast.walk(functions[-1]) if functions else ())
+        if isinstance(n, ast.Assign) and value.id in map(last_name, n.targets) and isinstance(n.targets[0], ast.Name)
+    ]
+    return sets[0].value if len(sets) == 1 and sets[0].lineno < line and not covers(sets[0], line) else value
+
+
+def made_with(folder: str, names: Sequence[str], argument: str) -> Frame | None:
+    """The one line of the program's files that calls one of these without giving an argument."""
+    found = [
+        Frame(path, n.lineno, surroundings(path, n.lineno).function)
+        for path, n in _nodes(folder)
+        if isinstance(n, ast.Call) and last_name(n.func) in names and argument not in {k.arg for k in n.keywords}
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def late_buffer(folder: str) -> tuple[Frame, str] | None:
+    """The one buffer of a module that is registered empty and filled later: the line that fills it, and its name."""
+    nodes = list(_nodes(folder))
+    empty = {name for _, n in nodes if (name := _registered_empty(n))}
+    sets = [(path, n, t) for path, n in nodes if isinstance(n, ast.Assign) for t in n.targets]
+    fills = {
+        (Frame(path, n.lineno, surroundings(path, n.lineno).function), t.attr)
+        for path, n, t in sets
+        if isinstance(t, ast.Attribute) and t.attr in empty
+    }
+    fills = {(frame, name) for frame, name in fills if frame.function != "__init__"}
+    return fills.pop() if len(fills) == 1 else None
+
+
+def _registered_empty(node: ast.AST) -> str:
+    """The name by which a module registers a buffer without a tensor."""
+    if not isinstance(node, ast.Call) or last_name(node.func) != "register_buffer":
+        return ""
+    given = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "tensor")]
+    match node.args[:1], given:
+        case [ast.Constant(value=str(name))], [ast.Constant(value=None)]:
+            return name
+    return ""
+
+
+def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
+    """The one value that a callback of Lightning monitors and that the program logs without `sync_dist`: its line and name."""
+    calls = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.Call)]
+    watched = {
+        k.value.value
+        for _, n in calls
+        for k in n.keywords
+        if k.arg == "monitor" and isinstance(k.value, ast.Constant) and isinstance(k.value.value, str)
+    }
+    found = [
+        (Frame(path, n.lineno, surroundings(path, n.lineno).function), n.args[0].value)
+        for path, n in calls
+        if last_name(n.func) == "log" and n.args and isinstance(n.args[0], ast.Constant) and n.args[0].value in watched
+        and not any(k.arg == "sync_dist" for k in n.keywords)
+    ]  # fmt: skip
+    return found[0] if len(found) == 1 else None
+
+
+def _nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
+    for path in program_files(folder) if folder else ():
+        tree = tree_of(path)
+        for node in ast.walk(tree) if tree is not None else ():
+            yield path, node

@@ -1,0 +1,179 @@
+"""First fixes for calls that part where no condition around their line tells why: what a rank decides elsewhere, what an object or a framework does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from unhang.analyze.decisions import Decision, lagging_count, late_buffer, made_with, switched_mode, unsynced_monitor
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.framework_loops import asked_for
+from unhang.analyze.recorded_forwards import has_one_more_buffer
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import Condition, around
+from unhang.analyze.trees import line_text
+from unhang.model import Fix, Frame
+from unhang.rules import wording as w
+from unhang.rules.advice import deciding
+
+_SEE, _UNDO = "unhang run -- <the same command>: all ranks make the same calls", "revert the edit"
+
+
+class Remedy(NamedTuple):
+    """`gate`: what all ranks should decide together; `at`: the line at fault, where that is known; `asks`: what it does, for the title; `why`: more."""
+
+    fixes: tuple[Fix, ...] = ()
+    gate: Condition | None = None
+    at: Frame | None = None
+    asks: str = ""
+    why: str = ""
+
+
+NO_REMEDY = Remedy()
+
+
+def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Condition]) -> Remedy:
+    """What mends it, where something in the program shows what led the ranks apart.
+
+    `own`: the conditions of the frame's line that the other side's lines do not stand under.
+    """
+    paths = (*d.odd_path, *d.reference_path)
+    if (finalizer := next((f for f in paths if f.function == "__del__"), None)) is not None:
+        return Remedy((_not_in_finalizer(d, finalizer),))
+    if (asked := asked_for(d)) is not None:
+        return _of_asked(asked)
+    if has_one_more_buffer(s, d):
+        return _same_buffers(d)
+    if d.in_library is not None and d.location is not None:
+        return _of_library(d, str(Path(d.location.file).parent))
+    return _of_count(d, frame, own) if d.is_decided and frame is not None else NO_REMEDY
+
+
+def _of_asked(asked: Frame) -> Remedy:
+    """For a line that asks a framework for what one side alone does, or answers it."""
+    condition = deciding(around(asked).conditions)
+    text = line_text(asked.file, asked.line)
+    does = "is each rank's own answer" if text.startswith("return ") else "may ask for that on one rank alone"
+    asks = f": `{text}` ({w.place(asked)}) {does}"
+    if condition is None or not condition.suspicion:
+        return Remedy((), None, asked, asks)
+    return Remedy((_decided_there(Decision(asked, condition, asked, "")),), condition, asked, asks)
+
+
+def _of_count(d: Divergence, frame: Frame, own: Sequence[Condition]) -> Remedy:
+    """For a line that runs by a count, which may lag on a rank."""
+    way = d.reference_path if frame in d.reference_path else d.odd_path
+    count = lagging_count(way, frame, own)
+    if count is None:
+        return NO_REMEDY
+    c = count.condition
+    why = f" It may lag since {w.spot(count.at)} runs only if `{c.text}` (line {c.line}): {count.how}."
+    return Remedy((_decided_there(count),), c, why=why)
+
+
+def _of_library(d: Divergence, folder: str) -> Remedy:
+    """For calls that a library made below one line of the user: a mode, a metric, or a setting of the program."""
+    frames = [*(d.odd_call.frames or ()), *(d.reference_call.frames or ())]
+    if any(f.function == "_get_num_items_in_batch" for f in frames):
+        return _of_items(folder)
+    is_lightning = any("/lightning/" in f.file or "/pytorch_lightning/" in f.file for f in frames)
+    if is_lightning and (monitor := unsynced_monitor(folder)) is not None:
+        logged, name = monitor
+        text = line_text(logged.file, logged.line)
+        return Remedy(
+            (
+                Fix(
+                    title=f"Give `{name}` the same value on every rank: a callback decides by it",
+                    advice=f"# {w.spot(logged)}: add sync_dist=True\n# {text}\nself.log({name!r}, ..., sync_dist=True)",
+                    verify=_SEE,
+                    undo=_UNDO,
+                ),
+            ),
+            at=logged,
+            asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(logged)})",
+        )
+    switch = switched_mode(folder)
+    if switch is None:
+        return NO_REMEDY
+    asks = (
+        f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) is each rank's own decision"
+    )
+    return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
+
+
+def _of_items(folder: str) -> Remedy:
+    """For the Trainer's gather of the number of items: it leaves it out where a batch has no labels."""
+    made = made_with(folder, ("TrainingArguments", "Seq2SeqTrainingArguments"), "average_tokens_across_devices")
+    where = f" ({w.spot(made)})" if made is not None else ""
+    return Remedy(
+        (
+            Fix(
+                title="Let the Trainer not count the labels of all ranks: a batch without labels leaves that out",
+                advice=f"TrainingArguments(..., average_tokens_across_devices=False){where}   # or give each batch labels: -100 where there is none",
+                verify=_SEE,
+                undo=_UNDO,
+            ),
+        ),
+        why=" The Trainer gathers the number of labels of each step from all ranks, but only where the batch has labels.",
+    )
+
+
+def _same_buffers(d: Divergence) -> Remedy:
+    """For a DDP forward that has one more buffer to broadcast on some ranks."""
+    folder = str(Path(d.odd_path[-1].file).parent) if d.odd_path else ""
+    made, late = made_with(folder, ("DistributedDataParallel", "DDP"), "broadcast_buffers"), late_buffer(folder)
+    first = f"# {w.spot(made)}, on every rank:\n" if made is not None else ""
+    named = (
+        f"\n# or fill the buffer `{late[1]}` ({w.spot(late[0])}) when the module is made, on every rank, not at the first batch that needs it"
+        if late
+        else ""
+    )
+    what = f": `{late[1]}`, which {w.spot(late[0])} fills at the first batch that needs it" if late else ""
+    return Remedy(
+        (
+            Fix(
+                title="Let DDP not broadcast the buffers: there is one more of them on some ranks",
+                advice=f"{first}DistributedDataParallel(..., broadcast_buffers=False){named}",
+                verify=_SEE,
+                undo=_UNDO,
+            ),
+        ),
+        why=f" In one forward {w.name_ranks(d.odd)} broadcast more buffers than the others have{what}.",
+    )
+
+
+def _decided_there(decision: Decision) -> Fix:
+    """What all ranks decide together at a line that leads to another one."""
+    c, is_asked = decision.condition, decision.at == decision.leads
+    leads = "" if is_asked else f" ({w.spot(decision.leads)}: {decision.how})"
+    return Fix(
+        title="Let all ranks take this decision together",
+        advice=f"# {w.base_name(c.path)}:{c.line}, on every rank{leads}\n"
+        f"flag = torch.tensor(float(bool({c.text})))\n"
+        f"dist.all_reduce(flag, op=dist.ReduceOp.{'MAX' if is_asked else 'MIN'})\n"
+        f"# and in place of `{c.text}` there: flag.item() > 0",
+        verify=_SEE,
+        undo=_UNDO,
+        does="decide together",
+    )
+
+
+def _not_in_finalizer(d: Divergence, finalizer: Frame) -> Fix:
+    """For a call that an object makes when it is given up: each rank does that when it likes."""
+    path = d.reference_path if finalizer in d.reference_path else d.odd_path
+    above = path[path.index(finalizer) - 1]
+    text = line_text(above.file, above.line)
+    name = text.removeprefix("del ").strip() if text.startswith("del ") else ""
+    place = f"{w.base_name(finalizer.file)}:{finalizer.line}"
+    advice = f"# {place}: rename `__del__` to `close`\n" + (
+        f"{name}.close()   # {w.spot(above)}: on every rank, in place of `{text}`"
+        if name.isidentifier()
+        else "x.close()   # on every rank, at the same place of the program, where it is no longer needed"
+    )
+    return Fix(
+        title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
+        advice=advice,
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo=_UNDO,
+    )
