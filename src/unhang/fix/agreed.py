@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-import re
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
 from unhang.fix.direction import asks_a_framework, is_for_all_to_skip, runs_for_one
-from unhang.fix.helpers import AGREED, ANY_RANK, FROM_ONE, IN_STEP, group_of, put, put_helper
-from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted, takes_what_it_finds
+from unhang.fix.helpers import AGREED, ANY_RANK, FROM_ONE, group_of, put, put_helper
+from unhang.fix.program import NoDiff, Program, Said, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-_SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
 
 
 def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_end: bool = False) -> Said:
@@ -23,13 +20,13 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     Raises:
         NoDiff: it is not sure that all ranks come to the condition, or of which group they are.
     """
-    _only_collectives(finding)
+    only_collectives(finding)
     is_here = finding.location is not None and finding.location.file == gate.file
     line = finding.location.line if finding.location and is_here else 0
     if (value := _value_of(program, gate)) is not None:
         return _agree_on_value(program, value, finding, backend)
     node, is_opposite = _test_of(program, gate)
-    _is_plain(program, node)
+    is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
     is_asked = not is_opposite and asks_a_framework(node)
@@ -118,7 +115,12 @@ def _test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.Whi
     raise NoDiff(f"the condition `{gate.text}` of line {gate.line} is no test of an `if` of its own")
 
 
-def _is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
+def is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
+    """Makes sure that all ranks may come to a test.
+
+    Raises:
+        NoDiff: it is not sure.
+    """
     parent = program.parents[node]
     if isinstance(parent, ast.If) and parent.orelse == [node] and program.text(node).startswith("elif"):
         raise NoDiff("the condition is an `elif`, which not all ranks may reach")
@@ -127,88 +129,6 @@ def _is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
     for above in program.around(node):
         if isinstance(above, ast.ExceptHandler):
             raise NoDiff("the condition is in an `except` block, which not all ranks reach")
-
-
-def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
-    """Lets a loop end on all ranks at the same round.
-
-    Raises:
-        NoDiff: there is no `for` loop there, or it is not sure of which group the ranks are.
-    """
-    if finding.condition is not None:
-        return agree_on(program, finding.condition, finding, backend)
-    _only_collectives(finding)
-    source = _what_ends(program, finding)
-    name, group = put_helper(program, IN_STEP, "in_step", source, finding, backend)
-    program.replace(source, f"{name}({program.text(source)}{group})")
-    return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
-
-
-def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
-    """Lets all ranks make the same rounds of a loop that the program, not its data, made different.
-
-    Raises:
-        NoDiff: nothing tells what made them different, or it is not sure that all ranks come there.
-    """
-    _only_collectives(finding)
-    lines = _lines_of(finding)
-    if "way out" in lines:
-        return _leave_together(program, lines["way out"], finding, backend)
-    if "first round" in lines:
-        return _begin_alike(program, lines["first round"], finding, backend)
-    if "rounds" in lines and "loop" in lines:
-        return _count_alike(program, lines["loop"], finding, backend)
-    if "loop" in lines and _goes_to_its_end(program, lines["loop"]):
-        return even_rounds(program, finding, backend)
-    raise NoDiff("the report names nothing that decides how many rounds a rank makes")
-
-
-def _goes_to_its_end(program: Program, line: int) -> bool:
-    """Whether nothing but what it goes over ends a loop."""
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
-    ways = (ast.Break, ast.Return, ast.Raise, ast.Try)
-    return len(loops) == 1 and not any(isinstance(n, ways) for s in loops[0].body for n in ast.walk(s))
-
-
-def _lines_of(finding: Finding) -> dict[str, int]:
-    """The lines that the evidence names, by what they are."""
-    return {e.source: e.line for e in finding.evidence if e.line}
-
-
-def _leave_together(program: Program, line: int, finding: Finding, backend: str) -> Said:
-    """Lets all ranks leave a loop as soon as one of them wants to; where all of something have to be done, only when it is so on every rank."""
-    tests = [n for n in ast.walk(program.tree) if isinstance(n, ast.If | ast.While) and n.test.lineno == line]
-    if len(tests) != 1:
-        raise NoDiff(f"line {line} holds no test of its own that leaves the loop")
-    node = tests[0]
-    loop = node if isinstance(node, ast.While) else _loop_of(program, node)
-    _is_plain(program, node)
-    reached_by_all(program, line)
-    if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Break | ast.Return):
-        raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
-    if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
-        raise NoDiff(f"a `continue` before line {line} may lead past the test")
-    is_head = loop is node
-    is_done = not is_head and _asks_for_all(node.test)
-    text, wanted = (AGREED, "agreed") if is_head or is_done else (ANY_RANK, "any_rank")
-    name, group = put_helper(program, text, wanted, node, finding, backend)
-    program.replace(node.test, f"{name}({program.text(node.test)}{group})")
-    when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
-    return Said("decide together", f"All ranks leave the loop together, {when}")
-
-
-def _asks_for_all(test: ast.expr) -> bool:
-    """Whether a test holds when all of something is so: `done.all()`."""
-    parts = [*ast.walk(test)]
-    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in parts)
-    return is_of_all and not any(isinstance(n, ast.Not) for n in parts)
-
-
-def _loop_of(program: Program, node: ast.AST) -> ast.AST:
-    found = next((n for n in program.around(node) if isinstance(n, ast.For | ast.While)), None)
-    if found is None:
-        raise NoDiff("the test is in no loop of its function")
-    return found
 
 
 def reached_by_all(program: Program, line: int) -> None:
@@ -221,28 +141,6 @@ def reached_by_all(program: Program, line: int) -> None:
         raise NoDiff(f"not all ranks may come to line {line}")
 
 
-def _begin_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
-    """Lets all ranks begin a loop where rank 0 does."""
-    found = [n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and n.lineno == line]
-    if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name):
-        raise NoDiff(f"line {line} does more than to set one variable")
-    _take_from_one(program, found[0].value, line, finding, backend)
-    return Said("one says", f"Rank 0 says what `{found[0].targets[0].id}` is, and the others take it")
-
-
-def _count_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
-    """Lets all ranks make as many rounds as rank 0 does."""
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
-    over = loops[0].iter if len(loops) == 1 else None
-    if isinstance(over, ast.Call) and called(over) in ("range", "trange") and over.args and not over.keywords:
-        over = over.args[0 if len(over.args) == 1 else 1]
-    if not isinstance(over, ast.Name | ast.Attribute):
-        raise NoDiff(f"line {line} is not a `for` loop over a list or a number of rounds")
-    rank = next((int(e.source.split()[1]) for e in finding.evidence if _SAYS_ROUNDS.fullmatch(e.source)), 0)
-    _take_from_one(program, over, line, finding, backend, rank=rank)
-    return Said("one says", f"Rank {rank} says `{program.text(over)}` before the loop, and the others take it")
-
-
 def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     """Lets a method that a framework asks give the same answer on all ranks.
 
@@ -253,7 +151,7 @@ def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     found = [s for s in program.statements_at(line) if isinstance(s, ast.Return) and s.value is not None]
     if len(found) != 1 or not any(e.source.endswith(" in the library") for e in finding.evidence):
         raise NoDiff("the report names no condition that decides who makes the call")
-    _only_collectives(finding)
+    only_collectives(finding)
     reached_by_all(program, line)
     answer = found[0].value
     assert answer is not None
@@ -276,53 +174,24 @@ def order_alike(program: Program, finding: Finding, backend: str) -> Said:
     for loop in (n for g in groups for n in program.around(g) if isinstance(n, ast.For)):
         keys = {n.id for g in groups for n in ast.walk(g.slice) if isinstance(n, ast.Name)}
         if isinstance(loop.target, ast.Name) and loop.target.id in keys and isinstance(loop.iter, ast.Name):
-            _take_from_one(program, loop.iter, loop.lineno, finding, backend, of_all=True)
+            take_from_one(program, loop.iter, loop.lineno, finding, backend, of_all=True)
             return Said("one says", f"Rank 0 says the order, `{loop.iter.id}`, and the others take it")
     raise NoDiff("the order of the groups is not that of a loop over their names")
 
 
-def _take_from_one(
+def take_from_one(
     program: Program, value: ast.expr, line: int, finding: Finding, backend: str, of_all: bool = False, rank: int = 0
 ) -> None:
+    """Lets one rank say a value, and the others take it.
+
+    Raises:
+        NoDiff: not all ranks come there, or it is for a part of them.
+    """
     reached_by_all(program, line)
     if not of_all and group_of(program, value, finding):
         raise NoDiff("the calls are of a part of the ranks, and which of them should say it is yours to decide")
     name = put(program, FROM_ONE, f"from_rank_{rank}" if rank else "from_first_rank", value, backend, "", rank)
     program.replace(value, f"{name}({program.text(value)})")
-
-
-def _what_ends(program: Program, finding: Finding) -> ast.expr:
-    """The iterable that is at its end on one rank first."""
-    lines = _lines_of(finding)
-    at = lines.get("loop") or (finding.location.line if finding.location else 0)
-    if "handler" in lines:
-        return _given_to_next(program, lines["handler"])
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno <= at <= (n.end_lineno or 0)]
-    heads = [n for n in loops if n.lineno == at]
-    if not loops or ("loop" in lines and not heads):
-        raise NoDiff(f"line {at} is not a `for` loop whose rounds could be agreed on")
-    loop = (heads or loops)[-1]
-    if any(c.depends_on_rank for c in surroundings(str(program.path), loop.lineno).conditions):
-        raise NoDiff("the loop is for some ranks only")
-    return loop.iter
-
-
-def _given_to_next(program: Program, line: int) -> ast.expr:
-    """What is iterated over by `next(iterator)` in the `try` whose handler stands at this line."""
-    tries = [n for n in ast.walk(program.tree) if isinstance(n, ast.Try) and any(h.lineno == line for h in n.handlers)]
-    for one in tries:
-        nexts = [c for s in one.body for c in calls_in(s) if dotted(c.func) == "next" and len(c.args) == 1]
-        if len(nexts) != 1 or not isinstance(nexts[0].args[0], ast.Name):
-            break
-        name, function = nexts[0].args[0].id, program.function_of(one)
-        made = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and name in binds(n) and not _has_block(n)]
-        if len(made) == 1 and isinstance(made[0], ast.Assign) and len(made[0].targets) == 1:
-            return made[0].value
-    raise NoDiff("it is not certain what the exhausted iterator was made from")
-
-
-def _has_block(node: ast.stmt) -> bool:
-    return bool(getattr(node, "body", None))
 
 
 def is_collective(finding: Finding) -> bool:
@@ -333,6 +202,11 @@ def is_collective(finding: Finding) -> bool:
     )
 
 
-def _only_collectives(finding: Finding) -> None:
+def only_collectives(finding: Finding) -> None:
+    """Makes sure that the ranks wait for each other in collectives.
+
+    Raises:
+        NoDiff: they send to each other.
+    """
     if not is_collective(finding):
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")

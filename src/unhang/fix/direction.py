@@ -35,28 +35,71 @@ def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, l
     skipped = _behind(program, node)
     if not _holds_exchange(skipped, line) or _is_bad(node.test):
         return False
+    if gradient_of(node.test):
+        give_zeros(program, node)
+        return True
     return _can_give_nothing(program, node.test, skipped)
 
 
 def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: int) -> bool:
     """Whether a test asks if a rank has something for the exchange in its block: all are to make it as soon as one rank has.
 
-    A parameter without a gradient gives zeros from now on.
-
     Raises:
         NoDiff: the block needs what only the ranks have that come to it.
     """
     if not isinstance(node, ast.If) or node.orelse or not _holds_exchange(node.body, line) or _is_bad(node.test):
         return False
-    if (gradient := _is_there(node.test)) and gradient.endswith(".grad"):
-        _give_zeros(program, node.body[0], gradient)
+    if gradient_of(node.test):
+        give_zeros(program, node)
         return True
     given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
-    return (
-        bool(_names(node.test) & given)
-        and not _is_there(node.test)
-        and _can_give_nothing(program, node.test, node.body)
+    return bool(_names(node.test) & given) and _can_give_nothing(program, node.test, node.body)
+
+
+def gradient_guard(program: Program, loop: ast.For) -> ast.If | None:
+    """The one test of a loop that lets a round go without its exchange where a parameter has no gradient."""
+    found = [
+        n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.If) and gradient_of(n.test) and not n.orelse
+    ]
+    is_one = len(found) == 1 and any(True for _ in _exchanges_of(program, found[0]))
+    return found[0] if is_one else None
+
+
+def _exchanges_of(program: Program, node: ast.If) -> Iterator[ast.Call]:
+    """What a test guards: in its block, else behind it."""
+    runs = (
+        node.body
+        if isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
+        else _behind(program, node)
     )
+    return (c for s in runs for c in _exchanges(s))
+
+
+def gradient_of(test: ast.expr) -> str:
+    """The gradient that a test asks to be there, or not to be: `p.grad is not None`."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.IsNot() | ast.Is()], comparators=[ast.Constant(value=None)]):
+            return name if (name := dotted(left)).endswith(".grad") else ""
+    return ""
+
+
+def give_zeros(program: Program, node: ast.If) -> None:
+    """Lets a parameter without a gradient give zeros, where all ranks go on behind a test for it.
+
+    Raises:
+        NoDiff: the block stands on the line of its condition.
+    """
+    gradient = gradient_of(node.test)
+    is_guarded = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
+    first, end = node.body[0], program.newline
+    if first.lineno == node.lineno:
+        raise NoDiff("the block stands on the line of its condition")
+    indent = program.indent(first if is_guarded else node)
+    zeros = f"{indent}if {gradient} is None:{end}{indent}    {gradient} = torch.zeros_like({gradient.removesuffix('.grad')}){end}"
+    if is_guarded:
+        program.insert_before(first, zeros)
+    else:
+        program.insert_after(node, zeros)
 
 
 def asks_a_framework(node: ast.If | ast.IfExp | ast.While) -> bool:
@@ -67,24 +110,6 @@ def asks_a_framework(node: ast.If | ast.IfExp | ast.While) -> bool:
         else ()
     )
     return any(isinstance(n, ast.Attribute) and n.attr in ASKS for n in sets)
-
-
-def _is_there(test: ast.expr) -> str:
-    """What a test asks to be there: `p.grad is not None`."""
-    match test:
-        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
-            return dotted(left)
-    return ""
-
-
-def _give_zeros(program: Program, first: ast.stmt, gradient: str) -> None:
-    if first.lineno == getattr(program.parents[first], "lineno", 0):
-        raise NoDiff("the block stands on the line of its condition")
-    owner, indent = gradient.removesuffix(".grad"), program.indent(first)
-    program.insert_before(
-        first,
-        f"{indent}if {gradient} is None:{program.newline}{indent}    {gradient} = torch.zeros_like({owner}){program.newline}",
-    )
 
 
 def _behind(program: Program, node: ast.If) -> list[ast.stmt]:

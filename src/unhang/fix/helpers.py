@@ -34,6 +34,13 @@ def {name}(items{parameter}):
             return
         yield item
 '''
+MOST = '''\
+def {name}(count{parameter}):
+    """The most of what any rank has, on every rank."""
+    most = {torch}.tensor(float(count){device})
+    {dist}.all_reduce(most, op={dist}.ReduceOp.MAX{group})
+    return int(most.item())
+'''
 
 
 def put_helper(
@@ -69,7 +76,7 @@ def put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, g
 def group_of(program: Program, node: ast.AST, finding: Finding) -> str:
     """The group of the collectives there, as the code names it; empty for that of all ranks."""
     group = finding.process_group or {}
-    if not group or group.get("pg_desc") == "default_pg" or group.get("pg_name") in ("0", "default_pg"):
+    if group.get("pg_desc") == "default_pg" or group.get("pg_name") in ("0", "default_pg"):
         return ""
     given = {
         program.text(k.value)
@@ -78,6 +85,8 @@ def group_of(program: Program, node: ast.AST, finding: Finding) -> str:
         for k in n.keywords
         if k.arg == "group"
     }
+    if not group and len(given) < 2:
+        return given.pop() if given else ""
     if len(given) != 1:
         raise NoDiff(
             f"the calls are of the group {group.get('pg_desc') or group.get('pg_name')}, and the code there does not name it"
