@@ -134,6 +134,12 @@ def _outermost(stay: tuple[Frame, ...], gone: tuple[Frame, ...], last: tuple[Fra
     return None
 
 
+def below(path: tuple[Frame, ...], line: Frame) -> Frame:
+    """The user's line that a framework runs below another one, on the way of those who are still there; that line itself where there is none."""
+    behind = path[path.index(line) + 1 :] if line in path else ()
+    return behind[0] if behind else line
+
+
 def asks_to_end(frames: Sequence[Frame]) -> Frame | None:
     """The one line of the user that asks a framework to stop, where it is the framework that made a call; `frames` are innermost first."""
     made = next((f for f in frames if "/torch/" not in f.file), None)

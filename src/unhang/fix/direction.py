@@ -138,6 +138,12 @@ def _holds_exchange(statements: Sequence[ast.stmt], line: int) -> bool:
     return any(c.lineno <= line <= (c.end_lineno or 0) for s in statements for c in _exchanges(s))
 
 
+def has_exchange(statements: Sequence[ast.stmt]) -> bool:
+    """Whether statements make calls with other ranks, or a step of the training."""
+    made = [c for s in statements for c in calls_in(s)]
+    return any(called(c) in _TRAINS or _EXCHANGES.fullmatch(called(c)) for c in made)
+
+
 def _exchanges(statement: ast.stmt) -> Iterator[ast.Call]:
     return (c for c in calls_in(statement) if _EXCHANGES.fullmatch(called(c)))
 

@@ -22,6 +22,7 @@ from unhang.fix.single import (
     raise_again,
     send_without_waiting,
     set_always,
+    skip_together,
     wait_for_thread,
 )
 from unhang.lint import known
@@ -143,7 +144,7 @@ Change = Callable[[Program, Finding, str], Said]
 def _change(finding: Finding) -> Change:
     match finding.cause, finding.rule:
         case "code-divergence", "swallowed-exception":
-            return lambda program, f, _: raise_again(program, f)
+            return _of_handler(finding)
         case "uneven-inputs", "uneven-inputs":
             return even_rounds
         case "code-divergence" | "rank-exited-early", "uneven-inputs":
@@ -169,6 +170,14 @@ def _change(finding: Finding) -> Change:
     if finding.condition is None:
         raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
     return _hoist if asks_for_the_rank(finding.condition) else _agree
+
+
+def _of_handler(finding: Finding) -> Change:
+    if not finding.fixes:
+        return lambda program, f, _: raise_again(program, f)
+    if finding.fixes[0].does == "skip together":
+        return skip_together
+    raise NoDiff("the exception is to be handled at another line: see what to do in the report")
 
 
 def _is_in_signal_handler(finding: Finding) -> bool:

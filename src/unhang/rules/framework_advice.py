@@ -28,6 +28,14 @@ from unhang.rules import wording as w
 _SEE, _UNDO = "unhang run -- <the same command>: all ranks pass this call", "revert the edit"
 
 
+def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, ...]) -> tuple[str | Fix, ...]:
+    """What helps those who left a framework's loop, the program's own line first where that is known. `even`: what helps where the data is uneven."""
+    if gone.stop:
+        return (of_stop(gone.stop) or "stop",)
+    shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
+    return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else even))
+
+
 def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None:
     """For ranks that left a loop of a framework, where the program shows why it is not as long on all of them."""
     stayed = d.reference_call if gone.leavers == d.odd else d.odd_call

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from unhang.analyze.decisions import Decision, lagging_count, late_buffer, made_with, switched_mode, unsynced_monitor
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
+from unhang.analyze.handled import BegunAnew
 from unhang.analyze.recorded_forwards import has_one_more_buffer
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around
@@ -175,5 +176,19 @@ def _not_in_finalizer(d: Divergence, finalizer: Frame) -> Fix:
         title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
         advice=advice,
         verify="unhang run -- <the same command>: all ranks pass this call",
+        undo=_UNDO,
+    )
+
+
+def fail_together(anew: BegunAnew) -> Fix:
+    """For what is done once more where it failed: all ranks learn of the failure before the call in which the others would wait, and do it once more."""
+    where = w.spot(anew.before)
+    return Fix(
+        title=f"Let all ranks fail together: {anew.function}() is done once more on the rank alone that failed",
+        advice=f"# {where}, in place of `{anew.text}`, on every rank\n"
+        f"error = None\ntry:\n    {anew.text}\nexcept RuntimeError as caught:   # and what else is handled there\n    error = caught\n"
+        "failed = torch.tensor(float(error is not None)); dist.all_reduce(failed, op=dist.ReduceOp.MAX)\n"
+        'if failed.item():\n    raise error or RuntimeError("CUDA out of memory. On another rank")   # of the kind that is handled',
+        verify=_SEE,
         undo=_UNDO,
     )
