@@ -8,7 +8,7 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.counted_apart import CountedApart, counted_apart
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
-from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.framework_loops import below, left_framework
 from unhang.analyze.generators import end_of_generator
 from unhang.analyze.handled import BegunAnew, begun_anew
 from unhang.analyze.leaving import (
