@@ -181,3 +181,15 @@ def _nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
         tree = tree_of(path)
         for node in ast.walk(tree) if tree is not None else ():
             yield path, node
+
+
+def returns_none(folder: str, name: str) -> Frame | None:
+    """The one line of the program's files at which a function of that name returns None."""
+    functions = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
+    found = [
+        Frame(path, n.lineno, name)
+        for path, function in functions
+        for n in ast.walk(function)
+        if isinstance(n, ast.Return) and (n.value is None or ast.unparse(n.value) == "None")
+    ]
+    return found[0] if len(found) == 1 else None

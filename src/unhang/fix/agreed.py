@@ -210,3 +210,25 @@ def only_collectives(finding: Finding) -> None:
     """
     if not is_collective(finding):
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
+
+
+_ROOTS = ("src", "dst", "group_src", "group_dst")
+
+
+def root_alike(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets all ranks take the root that rank 0 names.
+
+    Raises:
+        NoDiff: the line does not show what names it, or not all ranks come there.
+    """
+    line = finding.location.line if finding.location else 0
+    calls = [c for s in program.statements_at(line) for c in calls_in(s)]
+    roots = [k.value for c in calls for k in c.keywords if k.arg in _ROOTS]
+    if len(roots) != 1 or isinstance(roots[0], ast.Constant):
+        raise NoDiff(f"line {line} does not show what names the root")
+    value, function = roots[0], program.function_of(roots[0])
+    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and dotted(value) in map(dotted, n.targets)]
+    if dotted(value) and len(sets) == 1 and sets[0].lineno < line:
+        value = sets[0].value
+    take_from_one(program, value, value.lineno, finding, backend)
+    return Said("one says", f"Rank 0 says the root, `{program.text(roots[0])}`, and the others take it")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
-from unhang.fix.agreed import agree_on, answer_alike, is_collective, order_alike
+from unhang.fix.agreed import agree_on, answer_alike, is_collective, order_alike, root_alike
 from unhang.fix.helpers import modules
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
@@ -167,6 +167,8 @@ def _change(finding: Finding) -> Change:
             return lambda program, f, _: _in_order(program, f)
         case "size-mismatch", _:
             return gather_objects
+        case _, "roots-disagree":
+            return root_alike
     if finding.condition is None:
         raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
     return _hoist if asks_for_the_rank(finding.condition) else _agree

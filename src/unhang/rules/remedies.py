@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.decisions import Decision, lagging_count, late_buffer, made_with, switched_mode, unsynced_monitor
+from unhang.analyze.decisions import (
+    Decision,
+    lagging_count,
+    late_buffer,
+    made_with,
+    returns_none,
+    switched_mode,
+    unsynced_monitor,
+)
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
 from unhang.analyze.handled import BegunAnew
@@ -190,5 +199,51 @@ def fail_together(anew: BegunAnew) -> Fix:
         "failed = torch.tensor(float(error is not None)); dist.all_reduce(failed, op=dist.ReduceOp.MAX)\n"
         'if failed.item():\n    raise error or RuntimeError("CUDA out of memory. On another rank")   # of the kind that is handled',
         verify=_SEE,
+        undo=_UNDO,
+    )
+
+
+_NONE_FROM_STEP = re.compile(r"Skipping the `training_step` by returning None")
+_ALLOCATION = re.compile(r"tried to allocate (\d+) bytes")
+_NO_MACHINE_HAS = 2**43
+
+
+def of_message(text: str, frame: Frame | None) -> Fix | None:
+    """For an exception that tells of more than it says: a step of Lightning without a loss, an allocation that no machine could give."""
+    if frame is None:
+        return None
+    if _NONE_FROM_STEP.search(text):
+        place = returns_none(str(Path(frame.file).parent), "training_step")
+        where = f"# {w.spot(place)}, in place of `{line_text(place.file, place.line)}`\n" if place is not None else ""
+        return Fix(
+            title="Return a loss of zero that hangs on all parameters, in place of None",
+            advice=f"{where}return sum((p * 0).sum() for p in self.parameters())   # the rank takes part in backward, with gradients of zero",
+            verify="unhang run -- <the same command>: outcome clean",
+            undo=_UNDO,
+        )
+    size = _ALLOCATION.search(text)
+    if size is None or int(size[1]) < _NO_MACHINE_HAS:
+        return None
+    items, line = int((int(size[1]) / 4) ** 0.5), line_text(frame.file, frame.line)
+    return Fix(
+        title=f"Bound what comes in at {w.spot(frame)}: no machine has {int(size[1]) / 1e12:.0f} TB",
+        advice=f"# `{line}`\n# asks for {items:,} by {items:,} numbers: this item is far longer than others, or in another unit. Where it is read, on this rank as on all:\n"
+        "if len(item) > most:   # what the others have at most\n    item = item[torch.randperm(len(item))[:most]]",
+        verify="unhang run -- <the same command>: outcome clean",
+        undo=_UNDO,
+    )
+
+
+def one_width(folder: str) -> Fix | None:
+    """For a pipeline whose stages take the shapes of their buffers from the first batch."""
+    stage = made_with(folder, ("PipelineStage",), "input_args")
+    if stage is None:
+        return None
+    return Fix(
+        title="Give the pipeline batches of one width: its stages keep the shapes of the first one",
+        advice=f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
+        "batch = F.pad(batch, (0, widest - batch.shape[1]))   # every batch, on every rank; widest: of all batches, the same in each step\n"
+        "# or make the stage and its schedule anew wherever the width changes",
+        verify="unhang run -- <the same command>: outcome clean",
         undo=_UNDO,
     )
