@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, user_path
-from unhang.analyze.source import function_at, nodes_around, surroundings
+from unhang.analyze.source import Condition, condition_of, function_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
 
@@ -20,12 +20,14 @@ class Skipped(NamedTuple):
     """A handler with calls that ranks make together in what it is around. `line`: what raised, in the innermost function that makes such calls.
 
     `below`: the line in the function that it called, where that is one of the program; `retries`: the decorator whose handler it is, as it is
-    written over the function of `line`.
+    written over the function of `line`. `test`: what leads to the line, where that raises; `calls`: whether the line itself made such calls.
     """
 
     line: Frame
     below: Frame | None
     retries: str
+    test: Condition | None
+    calls: bool
 
 
 def skipped_calls(case: Case, error: RaisedError) -> Skipped | None:
@@ -42,7 +44,17 @@ def skipped_calls(case: Case, error: RaisedError) -> Skipped | None:
     if line is None:
         return None
     below = way[way.index(line) - 1] if way.index(line) else None
-    return Skipped(line, below, _retries(line, handler))
+    return Skipped(line, below, _retries(line, handler), _raised_by(line), line in together)
+
+
+def _raised_by(line: Frame) -> Condition | None:
+    """The test of the `if` that ends with the `raise` of a line."""
+    around = nodes_around(line.file, line.line)
+    raises = next((n for n in reversed(around) if isinstance(n, ast.Raise)), None)
+    gate = next((n for n in reversed(around) if isinstance(n, ast.If)), None)
+    if raises is None or gate is None or gate.body[-1] is not raises or gate.orelse:
+        return None
+    return condition_of(line.file, gate.test)
 
 
 def _tried(handler: Frame) -> range | None:

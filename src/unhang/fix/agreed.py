@@ -30,8 +30,9 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
     is_asked = not is_opposite and asks_a_framework(node)
-    is_enough = to_end or counter or is_asked or _is_one_enough(program, node, is_opposite, line)
-    if is_asked or not line:
+    raises = not is_opposite and isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
+    is_enough = to_end or counter or is_asked or raises or _is_one_enough(program, node, is_opposite, line)
+    if is_asked or raises or not line:
         reached_by_all(program, node.lineno)
     text, wanted = (ANY_RANK, "any_rank") if is_enough else (AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
@@ -44,6 +45,10 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
             f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
         )
         return Said("decide together", said)
+    if raises:
+        return Said(
+            "decide together", f"All ranks raise it together, as soon as line {node.lineno} holds on one of them"
+        )
     if is_asked or not line:
         when = "as soon as it holds on one of them" if is_enough else "only if it holds on all of them"
         return Said("decide together", f"All ranks go by line {node.lineno} of {program.path.name} together, {when}")

@@ -175,7 +175,9 @@ def _change(finding: Finding) -> Change:
 
 
 def _of_handler(finding: Finding) -> Change:
-    if not finding.fixes:
+    if finding.condition is not None:
+        return _agree
+    if not finding.fixes or finding.fixes[0].does == "raise again":
         return lambda program, f, _: raise_again(program, f)
     if finding.fixes[0].does == "skip together":
         return skip_together

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,15 +20,17 @@ from unhang.analyze.decisions import (
 )
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
-from unhang.analyze.handled import BegunAnew
+from unhang.analyze.handled import BegunAnew, skipped_calls
+from unhang.analyze.may_differ import OPEN
 from unhang.analyze.recorded_forwards import has_one_more_buffer
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around
+from unhang.analyze.source import Condition, around, function_at, surroundings
 from unhang.analyze.trees import line_text
-from unhang.model import Fix, Frame
+from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 
+_OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE, _UNDO = "unhang run -- <the same command>: all ranks make the same calls", "revert the edit"
 
 
@@ -190,14 +194,69 @@ def _not_in_finalizer(d: Divergence, finalizer: Frame) -> Fix:
 
 
 def fail_together(anew: BegunAnew) -> Fix:
-    """For what is done once more where it failed: all ranks learn of the failure before the call in which the others would wait, and do it once more."""
-    where = w.spot(anew.before)
+    """For what is done once more where it failed: all ranks learn of the failure before the call in which the others would wait."""
     return Fix(
         title=f"Let all ranks fail together: {anew.function}() is done once more on the rank alone that failed",
-        advice=f"# {where}, in place of `{anew.text}`, on every rank\n"
-        f"error = None\ntry:\n    {anew.text}\nexcept RuntimeError as caught:   # and what else is handled there\n    error = caught\n"
+        advice=_raised_on_all(anew.before, anew.text, "RuntimeError", "CUDA out of memory. On another rank")
+        + "\n# what fails in backward can not be agreed on: let no item be so large that it does",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+
+
+def _raised_on_all(line: Frame, text: str, kind: str, message: str) -> str:
+    """A statement in a `try` of its own; what it raises on one rank, all ranks raise behind it."""
+    return (
+        f"# {w.spot(line)}, in place of `{text}`, on every rank\n"
+        f"error = None\ntry:\n    {text}\nexcept {kind} as caught:   # of what is handled above\n    error = caught\n"
         "failed = torch.tensor(float(error is not None)); dist.all_reduce(failed, op=dist.ReduceOp.MAX)\n"
-        'if failed.item():\n    raise error or RuntimeError("CUDA out of memory. On another rank")   # of the kind that is handled',
+        f'if failed.item():\n    raise error or {kind}("{message}")   # all ranks go to the handler'
+    )
+
+
+def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], Condition | None]:
+    """What helps where a rank handled an exception; and the test by which all ranks should raise it, where one does.
+
+    To agree behind the handler helps only where no calls with others stand between what raised and the handler: else it has skipped these.
+    """
+    skipped = skipped_calls(case, error)
+    if skipped is None:
+        return ("decide together", "re-raise"), None
+    line, below, test = skipped.line, skipped.below, skipped.test
+    others = [c for c in surroundings(line.file, line.line).conditions if test is None or c != test]
+    if skipped.retries and below is not None:
+        return (_try_less(line, below, skipped.retries), "re-raise"), None
+    kind, text = error.type.rpartition(".")[2], line_text(line.file, line.line)
+    is_open = any(c.suspicion > OPEN for c in others) or skipped.calls or _OF_DDP in error.message
+    if is_open or not (test or _is_whole(text)):
+        return ("re-raise",), None
+    advice = (
+        f"# {w.base_name(line.file)}:{test.line}, in place of `if {test.text}:`, on every rank\n"
+        f"flag = torch.tensor(float(bool({test.text}))); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\nif flag.item():"
+        if test is not None
+        else _raised_on_all(line, text, kind, "on another rank")
+    )
+    title = "Let all ranks raise it together: then all of them go to the handler"
+    return (Fix(title, advice=advice, verify=_SEE, undo=_UNDO, does="decide together"), "re-raise"), test
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a line is a statement of its own."""
+    try:
+        return bool(ast.parse(text).body)
+    except (SyntaxError, ValueError):
+        return False
+
+
+def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
+    """For a decorator that calls a function once more in which other ranks wait."""
+    outer, inner = (
+        w.spot(replace(f, line=n.lineno if (n := function_at(f.file, f.line)) else f.line)) for f in (line, below)
+    )
+    return Fix(
+        title=f"Let only {below.function}() be tried once more: in {line.function}() the other ranks wait",
+        advice=f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
+        f"{retries}   # over {below.function}() instead, {inner}: it makes none, so one rank can call it once more",
         verify=_SEE,
         undo=_UNDO,
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import user_path
-from unhang.analyze.handled import skipped_calls
 from unhang.analyze.leaving import (
     Parted,
     caught_in_circle,
@@ -16,14 +15,15 @@ from unhang.analyze.leaving import (
     swallowed_by,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import ends_block, function_at, surroundings
+from unhang.analyze.source import ends_block, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
-from unhang.model import EvidenceLine, Fix, Frame, RaisedError, user_frames
+from unhang.model import EvidenceLine, Frame, RaisedError, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import gate_of
 from unhang.rules.base import Found, rule
+from unhang.rules.remedies import of_handled
 
-_SEE = "unhang run -- <the same command>: all ranks pass this call"
 _HOST_WAITS = ("lock", "outside", "data", "gil", "device")
 
 
@@ -129,6 +129,7 @@ def _went_on(
     holder = next((f for f in reversed(d.odd_path if d else ()) if surroundings(f.file, f.line).in_handler), None)
     has_left = d is not None and d.seq < d.stuck_seq and not _in_its_handler(s, ranks[0])
     waits_there = holder is not None and not has_left
+    fixes, gate = (("no call there", "re-raise"), None) if waits_there else of_handled(s.case, error)
     words = {
         "who": w.name_ranks(ranks),
         "head": _head(error),
@@ -143,45 +144,13 @@ def _went_on(
         _handled(s, ranks, error),
         words,
         "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on",
-        ("no call there", "re-raise") if waits_there else (_of_skipped(s, error) or "decide together", "re-raise"),
+        fixes,
         s.others(ranks),
         w.location_of(frame),
         w.group_of(d.group) if d else None,
         w.collective_of(d.reference_call, d.seq) if d else None,
         "user-exception" if waits_there or has_ended else "",
-    )
-
-
-def _of_skipped(s: Situation, error: RaisedError) -> Fix | None:
-    """Where calls with others stand between what raised and its handler: who goes on behind that has skipped them, and can agree on nothing there."""
-    skipped = skipped_calls(s.case, error)
-    if skipped is None:
-        return None
-    line, below = skipped.line, skipped.below
-    text = line_text(line.file, line.line)
-    if skipped.retries and below is not None:
-        outer, inner = (
-            w.spot(Frame(f.file, n.lineno, "")) for f in (line, below) if (n := function_at(f.file, f.line))
-        )
-        advice = (
-            f"# {outer}: take `{skipped.retries}` off {line.function}(), which makes calls with the other ranks\n"
-            f"{skipped.retries}   # over {below.function}() instead, {inner}: it makes none, so one rank can call it once more"
-        )
-        title = f"Let only {below.function}() be tried once more: in {line.function}() the other ranks wait"
-    else:
-        title = "Handle it at the line that raised, before the calls with others"
-        advice = _at_the_line(line, error, text)
-    return Fix(title, advice=advice, verify=_SEE, undo="revert the edit")
-
-
-def _at_the_line(line: Frame, error: RaisedError, text: str) -> str:
-    """The line in a `try` of its own, and the agreement of all ranks behind it."""
-    is_in_loop = bool(surroundings(line.file, line.line).loops)
-    is_whole = not text.endswith((":", "(", ",", "["))
-    return (
-        f"# {w.spot(line)}, in place of `{text}`, on every rank: no longer to {w.place(error.handler)}\n"
-        f"failed = torch.tensor(0.0)\ntry:\n    {text if is_whole else '...'}\nexcept {error.type.rpartition('.')[2]}:\n    failed += 1\n"
-        f"dist.all_reduce(failed, op=dist.ReduceOp.MAX)\nif failed.item():\n    {'continue' if is_in_loop else 'return'}   # all ranks skip it"
+        condition=gate_of(gate),
     )
 
 

@@ -280,14 +280,12 @@ def user_exception(s: Situation) -> Found | None:
         return None
     if is_of_objects(first) or _is_of_plumbing(first):
         return None
-    confidence = _confidence(s, first)
-    if comes_late(s, first):
-        confidence *= 0.75
+    confidence = _confidence(s, first) * (0.75 if comes_late(s, first) else 1)
     if confidence < 0.5:
         return None
     words = {"type": first.error.type, "head": first.head}
-    shown = of_message(first.text, first.frame)
-    found = found_at_first(s, first, confidence, words, say="raised", fixes=(shown or "mend", "no timeout"))
+    fixes = (of_message(first.text, first.frame) or "mend", "no timeout")
+    found = found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
 
