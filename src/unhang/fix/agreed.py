@@ -31,7 +31,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     counter = "" if is_opposite else _counts_on_some(program, test)
     is_asked = not is_opposite and asks_a_framework(node)
     raises = not is_opposite and isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
-    is_enough = to_end or counter or is_asked or raises or _is_one_enough(program, node, is_opposite, line)
+    is_enough = to_end or counter or is_asked or raises or _is_one_enough(program, node, is_opposite, line, backend)
     if is_asked or raises or not line:
         reached_by_all(program, node.lineno)
     text, wanted = (ANY_RANK, "any_rank") if is_enough else (AGREED, "agreed")
@@ -71,11 +71,13 @@ def _agree_on_value(program: Program, value: ast.expr, finding: Finding, backend
     return Said("decide together", f"All ranks take the value of line {value.lineno} of {program.path.name} together")
 
 
-def _is_one_enough(program: Program, node: ast.If | ast.IfExp | ast.While, is_opposite: bool, line: int) -> bool:
+def _is_one_enough(
+    program: Program, node: ast.If | ast.IfExp | ast.While, is_opposite: bool, line: int, backend: str
+) -> bool:
     """Whether all go the way of the test as soon as it holds on one rank."""
     if is_opposite:
-        return not takes_what_it_finds(node) and not is_for_all_to_skip(program, node, line)
-    return runs_for_one(program, node, line)
+        return not takes_what_it_finds(node) and not is_for_all_to_skip(program, node, line, backend)
+    return runs_for_one(program, node, line, backend)
 
 
 def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.expr:

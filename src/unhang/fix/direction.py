@@ -18,11 +18,12 @@ _TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
 _IS_BAD = re.compile(r"nan|inf$|isinf|finite|bad|overflow|corrupt|invalid|error|fail|broken", re.IGNORECASE)
 # What takes a list without items.
 _TAKES_NONE = frozenset(
-    ("len", "list", "tuple", "set", "sum", "enumerate", "zip", "sorted", "reversed", "iter", "print", "str", "repr", "any", "all", "dict")
+    ("len", "list", "tuple", "set", "sum", "enumerate", "zip", "sorted", "reversed", "iter", "print", "str", "repr", "any", "all", "dict",
+     "all_gather_object", "gather_object")
 )  # fmt: skip
 
 
-def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, line: int) -> bool:
+def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, line: int, backend: str) -> bool:
     """Whether the opposite of a test leads to an exchange that a rank skips as it has nothing to give: then it is to run as soon as one rank has.
 
     Where a list without items is joined there, the join takes it from now on.
@@ -38,10 +39,10 @@ def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, l
     if gradient_of(node.test):
         give_zeros(program, node)
         return True
-    return _can_give_nothing(program, node.test, skipped)
+    return _can_give_nothing(program, node.test, skipped, backend)
 
 
-def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: int) -> bool:
+def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: int, backend: str) -> bool:
     """Whether a test asks if a rank has something for the exchange in its block: all are to make it as soon as one rank has.
 
     Raises:
@@ -53,7 +54,7 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
         give_zeros(program, node)
         return True
     given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
-    return bool(_names(node.test) & given) and _can_give_nothing(program, node.test, node.body)
+    return bool(_names(node.test) & given) and _can_give_nothing(program, node.test, node.body, backend)
 
 
 def gradient_guard(program: Program, loop: ast.For) -> ast.If | None:
@@ -172,7 +173,7 @@ def _emptied(test: ast.expr) -> str:
     return ""
 
 
-def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]) -> bool:
+def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt], backend: str) -> bool:
     """Whether statements run as well on a rank that came to them only since another one did.
 
     Raises:
@@ -182,6 +183,7 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
         isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for n in ast.walk(test) for op in getattr(n, "ops", ())
     ):
         return False
+    device = ', device="cuda"' if "nccl" in backend else ""
     if not (name := _emptied(test)):
         return bool(_asks_for_size(test))
     for node in (n for s in runs for n in ast.walk(s) if dotted(n) == name and n in program.parents):
@@ -191,7 +193,7 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
         if isinstance(parent, ast.For) or (isinstance(parent, ast.Call) and called(parent) in _TAKES_NONE):
             continue
         if isinstance(node, ast.ListComp | ast.List | ast.Name) and _is_join(parent):
-            program.replace(node, f"[torch.zeros(0), *{program.text(node)}]")
+            program.replace(node, f"[torch.zeros(0{device}), *{program.text(node)}]")
         elif not isinstance(parent, ast.Assign | ast.Expr | ast.Attribute):
             raise NoDiff(
                 f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there"
