@@ -20,6 +20,7 @@ from unhang.analyze.decisions import (
 )
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
+from unhang.analyze.framework_settings import LIGHTNING
 from unhang.analyze.handled import BegunAnew, skipped_calls
 from unhang.analyze.may_differ import OPEN
 from unhang.analyze.recorded_forwards import has_one_more_buffer
@@ -29,6 +30,7 @@ from unhang.analyze.trees import line_text
 from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
+from unhang.rules.framework_advice import of_monitor
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE, _UNDO = "unhang run -- <the same command>: all ranks make the same calls", "revert the edit"
@@ -91,22 +93,11 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     frames = [*(d.odd_call.frames or ()), *(d.reference_call.frames or ())]
     if any(f.function == "_get_num_items_in_batch" for f in frames):
         return _of_items(folder)
-    is_lightning = any("/lightning/" in f.file or "/pytorch_lightning/" in f.file for f in frames)
-    if is_lightning and (monitor := unsynced_monitor(folder)) is not None:
-        logged, name = monitor
-        text = line_text(logged.file, logged.line)
-        return Remedy(
-            (
-                Fix(
-                    title=f"Give `{name}` the same value on every rank: a callback decides by it",
-                    advice=f"# {w.spot(logged)}: add sync_dist=True\n# {text}\nself.log({name!r}, ..., sync_dist=True)",
-                    verify=_SEE,
-                    undo=_UNDO,
-                ),
-            ),
-            at=logged,
-            asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(logged)})",
-        )
+    is_of_callback = any(part in f.file and "/callbacks/" in f.file for f in frames for part in LIGHTNING)
+    monitor = unsynced_monitor(folder) if is_of_callback else None
+    if monitor is not None and (fix := of_monitor(monitor)) is not None:
+        at, name = monitor
+        return Remedy((fix,), at=at, asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(at)})")
     switch = switched_mode(folder)
     if switch is None:
         return NO_REMEDY
