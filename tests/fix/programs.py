@@ -130,6 +130,14 @@ MENDED = {
         _SPLIT, "    with acc.split_between_processes(items, apply_padding=True) as mine:\n", "uneven-inputs", "uneven-inputs",
         evidence=(EvidenceLine("loop", "for x in"),),
     ),
+    "keys that a rank has not": Wrong(
+        "def work(sums):\n    for name, x in sorted(sums.items()):  # here\n        dist.all_reduce(x)\n",
+        "    for name, x in sorted(of_all_ranks(sums).items()):  # here\n", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for name"),),
+    ),
+    "keys that are looked up": Wrong(
+        "def work(sums, team):\n    for name in sorted(sums):  # here\n        dist.all_reduce(sums[name], group=team)\n",
+        "    sums = of_all_ranks(sums, team)\n", "uneven-inputs", "uneven-inputs", group="team", evidence=(EvidenceLine("loop", "for name"),),
+    ),
     "a root that each rank finds": Wrong(_ROOT % "leader", "    leader = from_first_rank(best.index(min(best)))\n", rule="roots-disagree", op="broadcast"),
     "a root that each rank finds in the call": Wrong(
         _ROOT % "best.index(1)", "    dist.broadcast(x, src=from_first_rank(best.index(1)))  # here\n", rule="roots-disagree", op="broadcast"
@@ -289,7 +297,12 @@ def agreed(holds):
     ),
 }  # fmt: skip
 
+_TABLE = "def work(sums):\n    for %s:  # here\n        dist.all_reduce(%s)\n"
+
 LEFT_ALONE = {
+    "a table of objects": Wrong(
+        _TABLE % ("name, m in sums.items()", "m.total"), "are objects", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for name"),)
+    ),
     "an exchange that needs what a rank has": Wrong(
         "def work(mine, x):\n    if not mine:  # gate\n        return\n    x += sum(mine[0])\n    dist.all_reduce(x)  # here\n", "needs items of mine", gate="mine", by_rank=False,
     ),

@@ -41,6 +41,14 @@ def {name}(count{parameter}):
     {dist}.all_reduce(most, op={dist}.ReduceOp.MAX{group})
     return int(most.item())
 '''
+OF_ALL = '''\
+def {name}(values{parameter}):
+    """The same keys on every rank, in one order; what a rank has not counts zero."""
+    keys = [None] * {dist}.get_world_size({argument})
+    {dist}.all_gather_object(keys, list(values){group})
+    zero = next(iter(values.values()), {torch}.zeros(())) * 0
+    return {{key: values.get(key, zero) for key in sorted(set().union(*keys))}}
+'''
 
 
 def put_helper(
@@ -65,7 +73,7 @@ def put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, g
     top = program.top_of(node)
     lines = text.format(
         name=name, torch=torch, dist=dist, rank=rank,
-        parameter=", group" if group else "", group=", group=group" if group else "",
+        parameter=", group" if group else "", group=", group=group" if group else "", argument="group" if group else "",
         device=', device="cuda"' if "nccl" in backend else "",
     )  # fmt: skip
     is_spaced = isinstance(top, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)

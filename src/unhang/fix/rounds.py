@@ -8,11 +8,12 @@ import re
 from unhang.analyze.bindings import last_name
 from unhang.analyze.source import surroundings
 from unhang.fix.agreed import agree_on, is_collective, is_plain, only_collectives, reached_by_all, take_from_one
-from unhang.fix.direction import give_zeros, gradient_guard
-from unhang.fix.helpers import AGREED, ANY_RANK, IN_STEP, MOST, put, put_helper
+from unhang.fix.direction import give_zeros, gradient_guard, has_exchange
+from unhang.fix.helpers import AGREED, ANY_RANK, IN_STEP, MOST, OF_ALL, put, put_helper
 from unhang.fix.program import Edit, NoDiff, Program, Said, binds, called, calls_in, dotted
 from unhang.model import Finding
 
+_OF_TENSORS = ("item", "sum", "mean", "float", "double", "clone", "detach", "to", "cpu", "cuda", "numel")
 _SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
 
 
@@ -29,6 +30,8 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
         return _with_zeros(program, guard, finding, backend)
     if not is_collective(finding) or any(" in isend" in e.text or " in irecv" in e.text for e in finding.evidence):
         return _as_many_rounds(program, loop, finding, backend)
+    if loop is not None and (table := _table_of(loop)) is not None:
+        return _with_all_keys(program, loop, table, finding, backend)
     source = _what_ends(program, finding)
     if (split := _split_above(program, source)) is not None:
         at = program.end(split) - 1
@@ -76,6 +79,46 @@ def _as_many_rounds(program: Program, loop: ast.For | None, finding: Finding, ba
     program.insert_before(loop, f"{program.indent(loop)}{name} = {most}({name}){program.newline}")
     return Said(
         "end together", f"All ranks make as many rounds as the one that needs most: `{name}` of line {loop.lineno}"
+    )
+
+
+def _table_of(loop: ast.For) -> ast.expr | None:
+    """The table whose values a loop exchanges key by key: `for key, value in table.items()`, `for key in table`."""
+    over = loop.iter
+    if isinstance(over, ast.Call) and called(over) == "sorted" and len(over.args) == 1:
+        over = over.args[0]
+    if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr in ("items", "keys"):
+        over = over.func.value
+        is_table = True
+    else:
+        looked_up = {
+            ast.dump(n.value) for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Subscript) and n.slice
+        }
+        keys = {
+            n.slice.id
+            for s in loop.body
+            for n in ast.walk(s)
+            if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)
+        }
+        is_table = ast.dump(over) in looked_up and isinstance(loop.target, ast.Name) and loop.target.id in keys
+    return over if is_table and isinstance(over, ast.Name | ast.Attribute) and has_exchange(loop.body) else None
+
+
+def _with_all_keys(program: Program, loop: ast.For, table: ast.expr, finding: Finding, backend: str) -> Said:
+    """All ranks go over the keys of all of them."""
+    values = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    used = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Attribute) and dotted(n.value) in values]
+    if any(n.attr not in _OF_TENSORS for n in used):
+        raise NoDiff("the values of the table are objects, and what one counts that a rank has not is yours to decide")
+    reached_by_all(program, loop.lineno)
+    name, group = put_helper(program, OF_ALL, "of_all_ranks", loop, finding, backend)
+    text = f"{name}({program.text(table)}{group})"
+    if isinstance(program.parents[table], ast.Attribute):
+        program.replace(table, text)
+    else:
+        program.insert_before(loop, f"{program.indent(loop)}{program.text(table)} = {text}{program.newline}")
+    return Said(
+        "end together", "All ranks go over the keys of all of them, in one order; what a rank has not counts zero"
     )
 
 

@@ -63,7 +63,7 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return _same_buffers(d)
     if d.in_library is not None and d.location is not None:
         return _of_library(d, str(Path(d.location.file).parent))
-    return _of_count(d, frame, own) if d.is_decided and frame is not None else NO_REMEDY
+    return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)
 
 
 def _of_asked(asked: Frame) -> Remedy:
@@ -86,6 +86,13 @@ def _of_count(d: Divergence, frame: Frame, own: Sequence[Condition]) -> Remedy:
     c = count.condition
     why = f" It may lag since {w.spot(count.at)} runs only if `{c.text}` (line {c.line}): {count.how}."
     return Remedy((_decided_there(count),), c, why=why)
+
+
+def _of_either_count(d: Divergence) -> Remedy:
+    """The same where nobody is in the majority, if only one side runs by such a count."""
+    ends = [p[-1] for p in (d.odd_path, d.reference_path) if p]
+    found = [r for f in ends if (r := _of_count(d, f, around(f).conditions)).fixes]
+    return found[0] if len(found) == 1 else NO_REMEDY
 
 
 def _of_library(d: Divergence, folder: str) -> Remedy:

@@ -177,6 +177,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     say, more = _named(d, gate, frame, hidden, say, more)
     remedy = remedy_of(s, d, frame, list(own)) if gate is None and hidden is None else NO_REMEDY
     fixes, gate = (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes, remedy.gate or gate
+    if one_sided and not remedy.fixes:
+        fixes, gate = (decided_together(*one_sided),), one_sided[1]
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     undecided = one_sided[0] if one_sided else d.location if d.in_library else None
     is_plain = say in ("alone", "skipped") and d.by_condition is None
@@ -203,7 +205,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         _evidence(s, d),
         words,
         say,
-        fixes or tuple(decided_together(*x) for x in (one_sided,) if x),
+        fixes,
         s.others(odd if d.is_decided else d.culprits),
         w.location_of(told),
         w.group_of(d.group),
