@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path as Folder
 from typing import NamedTuple
 
 from unhang.analyze.bindings import SCOPES, last_name
@@ -20,6 +22,7 @@ _SWITCHES = frozenset(
      "set_unshard_in_backward", "set_gradient_accumulation_boundary", "set_is_last_backward", "gradient_checkpointing_enable",
      "gradient_checkpointing_disable")
 )  # fmt: skip
+_METRICS = ("callback_metrics", "logged_metrics")
 _MODES = frozenset(
     ("require_backward_grad_sync", "require_forward_param_sync", "broadcast_buffers", "gradient_checkpointing")
 )
@@ -176,6 +179,61 @@ def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
     return found[0] if len(found) == 1 else None
 
 
+def unsynced_metric(frame: Frame, test: ast.expr) -> tuple[Frame, str] | None:
+    """The metric of Lightning that a test in the frame's function goes by, and that the program logs without `sync_dist`: its line and name."""
+    function = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, ast.FunctionDef)), None)
+    asked = {ast.unparse(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute)}
+    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign)] if function is not None else []
+    read = [test, *(n.value for n in sets if asked & {ast.unparse(t) for t in n.targets})]
+    if not any(isinstance(n, ast.Attribute) and n.attr in _METRICS for value in read for n in ast.walk(value)):
+        return None
+    nodes = list(_nodes(str(Folder(frame.file).parent)))
+    logs = [(path, n) for path, n in nodes if isinstance(n, ast.Call) and last_name(n.func) == "log" and n.args]
+    own = {id(a) for _, n in logs for a in n.args}
+    named = {n.value for _, n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in own}
+    found = [
+        (Frame(path, n.lineno, surroundings(path, n.lineno).function), a.value)
+        for path, n in logs
+        if isinstance(a := n.args[0], ast.Constant)
+        and a.value in named
+        and not any(k.arg == "sync_dist" for k in n.keywords)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+class PartialLog(NamedTuple):
+    """A value that is logged over all ranks, but only where a test holds. `at`: the line; `whole`: it as it would be on every rank."""
+
+    at: Frame
+    test: str
+    whole: str
+
+
+def partial_log(folder: str) -> PartialLog | None:
+    """The one such line of the program's files: a `log(..., sync_dist=True)` under a condition of the rank's own, or a `log_dict` whose keys one leaves out."""
+    found = [one for path, n in _nodes(folder) if isinstance(n, ast.Call) for one in _partly(path, n)]
+    return found[0] if len(found) == 1 else None
+
+
+def _partly(path: str, call: ast.Call) -> Iterator[PartialLog]:
+    is_synced = any(k.arg == "sync_dist" and ast.unparse(k.value) == "True" for k in call.keywords)
+    name, at = last_name(call.func), Frame(path, call.lineno, surroundings(path, call.lineno).function)
+    if not is_synced or name not in ("log", "log_dict") or not call.args:
+        return
+    if name == "log_dict":
+        value = _set_once(path, call.lineno, call.args[0])
+        if isinstance(value, ast.DictComp) and any(g.ifs for g in value.generators):
+            tests = " and ".join(ast.unparse(t) for g in value.generators for t in g.ifs)
+            over = " ".join(f"for {ast.unparse(g.target)} in {ast.unparse(g.iter)}" for g in value.generators)
+            kept = f"{{{ast.unparse(value.key)}: ({ast.unparse(value.value)}) if {tests} else 0.0 {over}}}"
+            yield PartialLog(replace(at, line=value.lineno), tests, kept)
+        return
+    own = [c for c in surroundings(path, call.lineno).conditions if c.suspicion > SAME]
+    if len(own) == 1 and len(call.args) == 2:
+        whole = f"self.{name}({ast.unparse(call.args[0])}, ({ast.unparse(call.args[1])}) if {own[0].text} else 0.0, ..., sync_dist=True)"
+        yield PartialLog(at, own[0].text, whole)
+
+
 def _nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
     for path in program_files(folder) if folder else ():
         tree = tree_of(path)
@@ -193,3 +251,17 @@ def returns_none(folder: str, name: str) -> Frame | None:
         if isinstance(n, ast.Return) and (n.value is None or ast.unparse(n.value) == "None")
     ]
     return found[0] if len(found) == 1 else None
+
+
+def called_with(path: str, line: int, test: ast.expr) -> tuple[str, str]:
+    """(what is called, the argument) of the one call on a line that is given what a test asks to be there; two empty texts where there is none."""
+    asked = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+    calls = [n for around in nodes_around(path, line)[-4:] for n in ast.walk(around) if isinstance(n, ast.Call)]
+    found = {
+        (ast.unparse(c.func), a.id)
+        for c in calls
+        if c.lineno == line and isinstance(c.func, ast.Attribute) and isinstance(c.func.value, ast.Name)
+        for a in c.args[:1]
+        if isinstance(a, ast.Name) and a.id in asked
+    }
+    return found.pop() if len(found) == 1 else ("", "")

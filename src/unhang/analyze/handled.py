@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from unhang.analyze.source import Condition, condition_of, function_at, nodes_ar
 from unhang.analyze.trees import covers, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
 
+_SELDOM = 5
 _RETRIES = re.compile(r"retr|attempt|backoff|executable_batch_size", re.IGNORECASE)
 
 
@@ -44,7 +46,18 @@ def skipped_calls(case: Case, error: RaisedError) -> Skipped | None:
     if line is None:
         return None
     below = way[way.index(line) - 1] if way.index(line) else None
-    return Skipped(line, below, _retries(line, handler), _raised_by(line), line in together)
+    return Skipped(line, below, _retries(line, handler), _raised_by(line), _often_from(case, line))
+
+
+def _often_from(case: Case, line: Frame) -> bool:
+    """Whether calls are made from a line in each round, not once as those with which DDP begins."""
+    counts = Counter(case.calls["frames"].tolist())
+    here = [(i, s) for i, s in enumerate(case.calls.stacks) if any(_is_of(f, line) for f in s)]
+    return _SELDOM * sum(counts[i] for i, s in here if line in s) > sum(counts[i] for i, _ in here)
+
+
+def _is_of(frame: Frame, line: Frame) -> bool:
+    return (frame.file, frame.function) == (line.file, line.function)
 
 
 def _raised_by(line: Frame) -> Condition | None:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.framework_loops import ASKS
-from unhang.fix.program import NoDiff, Program, called, calls_in, dotted
+from unhang.fix.program import NoDiff, Program, called, calls_in, dotted, takes_what_it_finds
 
 _EXCHANGES = re.compile(
     r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce"
 )
+_REQUESTS = re.compile(r"save|checkpoint|evaluat|validat|export|snapshot|report", re.IGNORECASE)
 _TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
 # Such a round is bad: no rank can use it.
 _IS_BAD = re.compile(r"nan|inf$|isinf|finite|bad|overflow|corrupt|invalid|error|fail|broken", re.IGNORECASE)
@@ -48,13 +49,26 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
     Raises:
         NoDiff: the block needs what only the ranks have that come to it.
     """
-    if not isinstance(node, ast.If) or node.orelse or not _holds_exchange(node.body, line) or _is_bad(node.test):
+    if not isinstance(node, ast.If) or node.orelse or _is_bad(node.test):
         return False
+    if not _holds_exchange(node.body, line):
+        return _is_request(node)
     if gradient_of(node.test):
         give_zeros(program, node)
         return True
     given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
     return bool(_names(node.test) & given) and _can_give_nothing(program, node.test, node.body, backend)
+
+
+def _is_request(node: ast.If) -> bool:
+    """Whether a rank wants something of all that is no step of the training, a save or an evaluation, and that any of them can make."""
+    made = {called(c) for s in node.body for c in calls_in(s)}
+    asks = any(
+        isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn)
+        for n in ast.walk(node.test)
+        for op in getattr(n, "ops", ())
+    )
+    return any(map(_REQUESTS.search, made)) and not made & {*_TRAINS} and not asks and not takes_what_it_finds(node)
 
 
 def gradient_guard(program: Program, loop: ast.For) -> ast.If | None:

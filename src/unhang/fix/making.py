@@ -171,7 +171,11 @@ def _change(finding: Finding) -> Change:
             return root_alike
     if finding.condition is None:
         raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
-    return _hoist if asks_for_the_rank(finding.condition) else _agree
+    if asks_for_the_rank(finding.condition):
+        return _hoist
+    if finding.fixes and not any(f.does or f.patch for f in finding.fixes):
+        raise NoDiff("more than the condition has to change: see what to do in the report")
+    return _agree
 
 
 def _of_handler(finding: Finding) -> Change:

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from unhang.analyze.decisions import (
     Decision,
+    PartialLog,
     lagging_count,
     late_buffer,
     made_with,
+    partial_log,
     returns_none,
     switched_mode,
     unsynced_monitor,
@@ -100,6 +102,9 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     frames = [*(d.odd_call.frames or ()), *(d.reference_call.frames or ())]
     if any(f.function == "_get_num_items_in_batch" for f in frames):
         return _of_items(folder)
+    is_of_log = any(part in f.file and "/logger_connector/" in f.file for f in frames for part in LIGHTNING)
+    if is_of_log and (partial := partial_log(folder)) is not None:
+        return _of_partial_log(partial)
     is_of_callback = any(part in f.file and "/callbacks/" in f.file for f in frames for part in LIGHTNING)
     monitor = unsynced_monitor(folder) if is_of_callback else None
     if monitor is not None and (fix := of_monitor(monitor)) is not None:
@@ -112,6 +117,19 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
         f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) is each rank's own decision"
     )
     return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
+
+
+def _of_partial_log(partial: PartialLog) -> Remedy:
+    """For what Lightning reduces over all ranks key by key, and some ranks do not log."""
+    fix = Fix(
+        title="Log the same keys on every rank: each is reduced over all of them",
+        advice=f"# {w.spot(partial.at)}, on every rank, also where `{partial.test}` does not hold\n{partial.whole}",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+    return Remedy(
+        (fix,), at=partial.at, asks=f": what is logged with sync_dist at {w.spot(partial.at)} hangs on `{partial.test}`"
+    )
 
 
 def _of_items(folder: str) -> Remedy:
