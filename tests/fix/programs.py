@@ -138,6 +138,14 @@ MENDED = {
         "def work(sums, team):\n    for name in sorted(sums):  # here\n        dist.all_reduce(sums[name], group=team)\n",
         "    sums = of_all_ranks(sums, team)\n", "uneven-inputs", "uneven-inputs", group="team", evidence=(EvidenceLine("loop", "for name"),),
     ),
+    "a save that one rank wants": Wrong(
+        "def work(model, score):\n    if score.improved():  # gate\n        save(model)  # here\n", "    if any_rank(score.improved()):  # gate\n",
+        gate="score.improved()", by_rank=False,
+    ),
+    "a save behind a step that one rank can make": Wrong(
+        "def work(model, x):\n    if x.sum() > 0:  # gate\n        step(model, x)  # here\n        save(model)\n", "    if agreed(x.sum() > 0):  # gate\n",
+        gate="x.sum() > 0", by_rank=False,
+    ),
     "a root that each rank finds": Wrong(_ROOT % "leader", "    leader = from_first_rank(best.index(min(best)))\n", rule="roots-disagree", op="broadcast"),
     "a root that each rank finds in the call": Wrong(
         _ROOT % "best.index(1)", "    dist.broadcast(x, src=from_first_rank(best.index(1)))  # here\n", rule="roots-disagree", op="broadcast"

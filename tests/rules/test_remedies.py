@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.decisions import lagging_count, late_buffer, made_with, switched_mode, unsynced_monitor
+from unhang.analyze.decisions import lagging_count, late_buffer, made_with, partial_log, switched_mode, unsynced_monitor
 from unhang.analyze.handled import begun_anew
 from unhang.analyze.recorded_forwards import has_one_more_buffer
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
 from unhang.model import Frame, RaisedError
+from unhang.rules.advice import fixes_of
 from unhang.rules.registry import judge
 from unhang.rules.remedies import of_handled, of_message, one_width
 from unhang.testing import make_case, raised
@@ -253,3 +254,64 @@ def test_a_call_in_a_finalizer_is_taken_out_of_it() -> None:
     assert (found.rule, found.culprit_ranks) == ("rank-dependent-collective", (2,))
     assert found.fixes[0].title.startswith("Make no call with others in `__del__`")
     assert "table.close()   # train.py:2: on every rank, in place of `del table`" in found.fixes[0].advice
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "whole"),
+    [
+        ("def end(self):\n    if self.seen > 0:\n        self.log('rare', self.hits / self.seen, sync_dist=True)\n", 3,
+         "self.log('rare', (self.hits / self.seen) if self.seen > 0 else 0.0, ..., sync_dist=True)"),
+        ("def end(self, n):\n    found = {k: v for k, v in self.all.items() if v > n}\n    self.log_dict(found, sync_dist=True)\n", 2,
+         "{k: (v) if v > n else 0.0 for (k, v) in self.all.items()}"),
+        ("def end(self):\n    self.log('rare', self.hits, sync_dist=True)\n", 0, ""),
+        ("def end(self):\n    if self.seen > 0:\n        self.log('rare', self.hits)\n", 0, ""),
+    ],
+)  # fmt: skip
+def test_what_only_some_ranks_log(text: str, line: int, whole: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(text)
+    found = partial_log(str(tmp_path))
+    assert (found.at.line, found.whole) == (line, whole) if found else not line
+
+
+_EXPORTS = """\
+class Export:
+    def __init__(self, monitor="val"):
+        self.monitor = monitor
+    def on_validation_end(self, trainer):
+        score = trainer.{metrics}[self.monitor].item()
+        if score < self.best:
+            trainer.save_checkpoint("best")
+"""
+
+
+@pytest.mark.parametrize(
+    ("metrics", "given", "title"),
+    [
+        ("callback_metrics", "", "Give `val` the same value on every rank: a callback decides by it"),
+        ("callback_metrics", ", sync_dist=True", "Let all ranks take the decision together: the line runs on all of them or on none"),
+        ("notes", "", "Let all ranks take the decision together: the line runs on all of them or on none"),
+    ],
+)  # fmt: skip
+def test_a_metric_that_a_test_reads(metrics: str, given: str, title: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(_MODULE.format(given=given))
+    file = tmp_path / "train.py"
+    file.write_text(_EXPORTS.format(metrics=metrics))
+    frame = Frame(str(file), 7, "on_validation_end")
+    first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 0")
+    assert first.title == title
+
+
+@pytest.mark.parametrize(
+    ("library", "text", "is_told"),
+    [("fsdp/a.py", "vision(pixels)", True), ("nn/linear.py", "vision(pixels)", False), ("fsdp/a.py", "mix(1)", False)],
+)
+def test_a_sharded_module_that_runs_with_a_blank_input(library: str, text: str, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        f"def forward(self, x, pixels):\n    if pixels is not None:\n        x = x + self.{text}\n    return x\n"
+    )
+    frame, inner = Frame(str(file), 3, "forward"), Frame(f"/env/site-packages/torch/{library}", 9, "unshard")
+    first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 1", (inner, frame))
+    assert (
+        first.title == "Run `self.vision` on every rank, where it has nothing with a blank input that counts zero"
+    ) is is_told
