@@ -47,6 +47,8 @@ _OF_A_STEP = (
     "optimizer_step",
 )
 _LOADERS = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader")
+# What the Trainer calls before the rounds of a step, and not for each batch: the others may have left it out, and are in the same step.
+_LEFT_OUT_BY_SOME = ("_get_num_items_in_batch",)
 _MOST_FILES = 200
 _MOST_PAIRED = 8
 
@@ -97,6 +99,8 @@ def left_framework(s: Situation) -> LeftFramework | None:
 def _gone(
     s: Situation, d: Divergence, stayed: CollectiveCall, left: CollectiveCall, leavers: tuple[int, ...]
 ) -> LeftFramework | None:
+    if any(f.function in _LEFT_OUT_BY_SOME for f in left.frames or ()):
+        return None
     before = _last_together(s, stayed, left)
     stay, gone, last = (tuple(reversed(c.frames or ())) if c else () for c in (stayed, left, before))
     found = _outermost(stay, gone, last)
