@@ -92,7 +92,7 @@ MENDED = {
         _GIVES % "not mine", "    if agreed(not mine):  # gate\n", gate="mine", by_rank=False, op="all_gather",
     ),
     "what has nothing to give is joined all the same": Wrong(
-        _GIVES % "len(mine) == 0", "    flat = torch.cat([torch.zeros(0), *[p.view(-1) for p in mine]])\n", gate="len(mine) != 0", by_rank=False,
+        _GIVES % "len(mine) == 0", "    flat = (torch.cat([p.view(-1) for p in mine]) if len(mine) else torch.zeros(0))\n", gate="len(mine) != 0", by_rank=False,
     ),
     "an exchange of what is too small": Wrong(
         _SMALL % "x.max() < floor", "    if agreed(x.max() < floor):  # gate\n", gate="not x.max() < floor", by_rank=False

@@ -13,7 +13,7 @@ from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import SAME, may_differ
 from unhang.analyze.source import Condition, condition_of, nodes_around, surroundings
-from unhang.analyze.trees import covers, program_files, tree_of
+from unhang.analyze.trees import program_files, tree_of
 from unhang.model import Frame
 
 # Methods that say which calls FSDP, DDP or DeepSpeed make in a backward or forward; attributes that do.
@@ -114,16 +114,15 @@ def _strip_not(value: ast.expr) -> ast.expr:
 
 
 def _set_once(path: str, line: int, value: ast.expr) -> ast.expr:
-    """What a variable is set to, where its function sets it once before the line; else the expression itself."""
-    if not isinstance(value, ast.Name):
-        return value
+    """What a variable or attribute is set to, where its function sets it once, before the line; else the expression itself."""
+    name = ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else ""
     functions = [n for n in nodes_around(path, line) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     sets = [
         n
-        for n in (ast.walk(functions[-1]) if functions else ())
-        if isinstance(n, ast.Assign) and value.id in map(last_name, n.targets) and isinstance(n.targets[0], ast.Name)
+        for n in (ast.walk(functions[-1]) if functions and name else ())
+        if isinstance(n, ast.Assign) and [ast.unparse(t) for t in n.targets] == [name]
     ]
-    return sets[0].value if len(sets) == 1 and sets[0].lineno < line and not covers(sets[0], line) else value
+    return sets[0].value if len(sets) == 1 and sets[0].lineno < line else value
 
 
 def made_with(folder: str, names: Sequence[str], argument: str) -> Frame | None:

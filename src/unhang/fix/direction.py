@@ -206,8 +206,8 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
             node, parent = parent, program.parents[parent]
         if isinstance(parent, ast.For) or (isinstance(parent, ast.Call) and called(parent) in _TAKES_NONE):
             continue
-        if isinstance(node, ast.ListComp | ast.List | ast.Name) and _is_join(parent):
-            program.replace(node, f"[torch.zeros(0{device}), *{program.text(node)}]")
+        if isinstance(parent, ast.Call) and _is_join(parent):
+            program.replace(parent, f"({program.text(parent)} if {_some(name, test)} else torch.zeros(0{device}))")
         elif not isinstance(parent, ast.Assign | ast.Expr | ast.Attribute):
             raise NoDiff(
                 f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there"
@@ -215,13 +215,14 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
     return True
 
 
-def _is_join(parent: ast.AST) -> bool:
-    return (
-        isinstance(parent, ast.Call)
-        and dotted(parent.func) == "torch.cat"
-        and len(parent.args) == 1
-        and not parent.keywords
-    )
+def _some(name: str, test: ast.expr) -> str:
+    """Whether there are items, as code."""
+    is_counted = any(isinstance(n, ast.Call) for n in ast.walk(test))
+    return f"len({name})" if is_counted else name
+
+
+def _is_join(parent: ast.Call) -> bool:
+    return dotted(parent.func) == "torch.cat" and len(parent.args) == 1 and not parent.keywords
 
 
 def _asks_for_size(test: ast.expr) -> bool:

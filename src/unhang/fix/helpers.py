@@ -115,8 +115,12 @@ def modules(program: Program, is_torch_used: bool = True) -> tuple[str, str]:
     missing = ["import torch"] if is_torch_used and not torch else []
     missing += [] if dist else ["import torch.distributed as dist"]
     imports = [n for n in program.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    if missing and (not imports or not program.is_alone(imports[-1])):
+    if missing and imports and not program.is_alone(imports[-1]):
         raise NoDiff("the file has no plain import after which the missing one could be added")
-    if missing:
-        program.insert_after(imports[-1], "".join(f"{line}{program.newline}" for line in missing))
+    text = "".join(f"{line}{program.newline}" for line in missing)
+    if missing and imports:
+        program.insert_after(imports[-1], text)
+    elif missing:
+        has_words = ast.get_docstring(program.tree) is not None
+        program.insert_before(program.tree.body[has_words], f"{text}{program.newline}{program.newline}")
     return torch or "torch", dist or "dist"
