@@ -142,6 +142,10 @@ MENDED = {
         "def work(model, score):\n    if score.improved():  # gate\n        save(model)  # here\n", "    if any_rank(score.improved()):  # gate\n",
         gate="score.improved()", by_rank=False,
     ),
+    "a save that one rank passes over": Wrong(
+        "def work(model, score):\n    if score.stale():  # gate\n        return\n    save(model)  # here\n", "    if agreed(score.stale()):  # gate\n",
+        gate="not score.stale()", by_rank=False,
+    ),
     "a save behind a step that one rank can make": Wrong(
         "def work(model, x):\n    if x.sum() > 0:  # gate\n        step(model, x)  # here\n        save(model)\n", "    if agreed(x.sum() > 0):  # gate\n",
         gate="x.sum() > 0", by_rank=False,

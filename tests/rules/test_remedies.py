@@ -55,7 +55,13 @@ def test_a_line_that_hangs_on_data_itself_is_no_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "is_told"),
-    [("max(self.recent) < 9", True), ("step > 9", False), ("most.item() < 9", False)],
+    [
+        ("max(self.recent) < 9", True),
+        ("step > 9", False),
+        ("micro == self.accumulate - 1", False),
+        ("self.is_open", False),
+        ("most.item() < 9", False),
+    ],
 )
 def test_a_mode_that_each_rank_switches_for_itself(value: str, is_told: bool, tmp_path: Path) -> None:
     (tmp_path / "room.py").write_text(

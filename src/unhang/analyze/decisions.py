@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import SAME, may_differ
 from unhang.analyze.source import Condition, condition_of, nodes_around, surroundings
 from unhang.analyze.trees import program_files, tree_of
+from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
 # Methods that say which calls FSDP, DDP or DeepSpeed make in a backward or forward; attributes that do.
@@ -22,6 +24,7 @@ _SWITCHES = frozenset(
      "set_unshard_in_backward", "set_gradient_accumulation_boundary", "set_is_last_backward", "gradient_checkpointing_enable",
      "gradient_checkpointing_disable")
 )  # fmt: skip
+_OF_ROUNDS = re.compile(r"micro|accum|step|last|sync|epoch", re.IGNORECASE)
 _METRICS = ("callback_metrics", "logged_metrics")
 _MODES = frozenset(
     ("require_backward_grad_sync", "require_forward_param_sync", "broadcast_buffers", "gradient_checkpointing")
@@ -90,13 +93,19 @@ def _switched_in(path: str) -> Iterator[Decision]:
         if value is not None and not isinstance(value, ast.Constant):
             source = _set_once(path, node.lineno, value)
             scopes = tuple(n for n in nodes_around(path, source.lineno) if isinstance(n, SCOPES))
-            if may_differ(path, source, scopes, by_rank=False) > SAME:
+            if not _is_of_rounds(source) and may_differ(path, source, scopes, by_rank=False) > SAME:
                 yield Decision(Frame(path, source.lineno, around.function), condition_of(path, source), at, name)
                 continue
         own = [c for c in around.conditions if c.suspicion > SAME and not c.depends_on_rank]
-        if own:
+        if own and not any(_is_of_rounds(c.test) for c in own):
             c = max(own, key=lambda c: c.suspicion)
             yield Decision(Frame(path, c.line, around.function), c, at, name)
+
+
+def _is_of_rounds(test: ast.expr) -> bool:
+    """Whether a test goes by the parts of a step, which are as many on all ranks, or by what nothing is known of but its name."""
+    names = [last_name(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute)]
+    return isinstance(test, ast.Name | ast.Attribute) or is_counted(test) or any(map(_OF_ROUNDS.search, names))
 
 
 def _switch(node: ast.AST) -> tuple[str, ast.expr | None]:

@@ -35,8 +35,10 @@ def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, l
     if not isinstance(node, ast.If) or node.orelse:
         return False
     skipped = _behind(program, node)
-    if not _holds_exchange(skipped, line) or _is_bad(node.test):
+    if _is_bad(node.test):
         return False
+    if not _holds_exchange(skipped, line):
+        return _is_request(node, skipped)
     if gradient_of(node.test):
         give_zeros(program, node)
         return True
@@ -52,7 +54,7 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
     if not isinstance(node, ast.If) or node.orelse or _is_bad(node.test):
         return False
     if not _holds_exchange(node.body, line):
-        return _is_request(node)
+        return _is_request(node, node.body)
     if gradient_of(node.test):
         give_zeros(program, node)
         return True
@@ -60,9 +62,9 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
     return bool(_names(node.test) & given) and _can_give_nothing(program, node.test, node.body, backend)
 
 
-def _is_request(node: ast.If) -> bool:
+def _is_request(node: ast.If, runs: Sequence[ast.stmt]) -> bool:
     """Whether a rank wants something of all that is no step of the training, a save or an evaluation, and that any of them can make."""
-    made = {called(c) for s in node.body for c in calls_in(s)}
+    made = {called(c) for s in runs for c in calls_in(s)}
     asks = any(
         isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn)
         for n in ast.walk(node.test)

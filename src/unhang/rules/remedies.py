@@ -113,9 +113,7 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     switch = switched_mode(folder)
     if switch is None:
         return NO_REMEDY
-    asks = (
-        f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) is each rank's own decision"
-    )
+    asks = f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) may come out differently on each rank"
     return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
 
 
