@@ -222,9 +222,9 @@ def _raised_on_all(line: Frame, text: str, kind: str, message: str) -> str:
     """A statement in a `try` of its own; what it raises on one rank, all ranks raise behind it."""
     return (
         f"# {w.spot(line)}, in place of `{text}`, on every rank\n"
-        f"error = None\ntry:\n    {text}\nexcept {kind} as caught:   # of what is handled above\n    error = caught\n"
-        "failed = torch.tensor(float(error is not None)); dist.all_reduce(failed, op=dist.ReduceOp.MAX)\n"
-        f'if failed.item():\n    raise error or {kind}("{message}")   # all ranks go to the handler'
+        f"caught = []\ntry:\n    {text}\nexcept {kind} as error:   # of what is handled above\n    caught.append(error)\n"
+        "failed = torch.tensor(float(len(caught))); dist.all_reduce(failed, op=dist.ReduceOp.MAX)\n"
+        f'if failed.item():\n    raise (caught or [{kind}("{message}")])[0]   # all ranks go to the handler'
     )
 
 
