@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unhang.model import EvidenceLine, Finding, Gate, Location
+from unhang.model import EvidenceLine, Finding, Fix, Gate, Location
 
 HEAD = "import torch\nimport torch.distributed as dist\n\n\n"
 
@@ -22,6 +22,7 @@ class Wrong:
     op: str = "all_reduce"
     group: str = "default_pg"
     evidence: tuple[EvidenceLine, ...] = field(default=())
+    does: str = ""  # of the fix that the report gives first
 
     def finding(self, file: str) -> Finding:
         lines = self.text.splitlines()
@@ -35,6 +36,7 @@ class Wrong:
         return Finding(
             self.rule, self.cause, "rank 0 did another thing", 0.9, (0,), "Because.", (1,), {"pg_name": "9", "pg_desc": self.group},
             {"op": self.op, "seq": 4}, Location(file, at, "work"), evidence, condition=gate,
+            fixes=(Fix("As it says", does=self.does, verify="It runs.", undo="Undo it."),) if self.does else (),
         )  # fmt: skip
 
     @property
@@ -73,7 +75,85 @@ _IN_HANDLER = (
     EvidenceLine("rank 1 signal", "it is in the handler of SIGUSR1"),
 )
 
+_GIVES = "def work(mine, parts):\n    if %s:  # gate\n        return\n    flat = torch.cat([p.view(-1) for p in mine])\n    dist.all_gather(parts, flat)  # here\n"
+_SMALL = "def work(x, floor):\n    if %s:  # gate\n        return\n    dist.all_reduce(x)  # here\n"
+_GRADIENTS = "def work(ps, team):\n    for p in ps:  # here\n        if p.grad is not None:\n            dist.all_reduce(p.grad, group=team)\n"
+_SKIPS = (
+    "def work(xs):\n    for x in xs:\n        try:\n            y = read(x)\n        except ValueError:\n            print('bad')\n            continue\n"
+    "        dist.all_reduce(y)  # here\n"
+)
+_RINGS = "def work(x, hops):\n    for hop in range(hops + 1):  # here\n        x = rotate(x)\n"
+_IRECV = EvidenceLine("rank 0 waits", "for rank 1 in irecv from rank 1")
+_SPLIT = "def work(acc, items):\n    with acc.split_between_processes(items) as mine:\n        for x in mine:  # here\n            acc.gather(x)\n"
+_ROOT = "def work(x, best):\n    leader = best.index(min(best))\n    dist.broadcast(x, src=%s)  # here\n"
+
 MENDED = {
+    "an exchange to which a rank has nothing to give": Wrong(
+        _GIVES % "not mine", "    if agreed(not mine):  # gate\n", gate="mine", by_rank=False, op="all_gather",
+    ),
+    "what has nothing to give is joined all the same": Wrong(
+        _GIVES % "len(mine) == 0", "    flat = (torch.cat([p.view(-1) for p in mine]) if len(mine) else torch.zeros(0))\n", gate="len(mine) != 0", by_rank=False,
+    ),
+    "an exchange of what is too small": Wrong(
+        _SMALL % "x.max() < floor", "    if agreed(x.max() < floor):  # gate\n", gate="not x.max() < floor", by_rank=False
+    ),
+    "an exchange of what is bad": Wrong(
+        _SMALL % "not torch.isfinite(x)", "    if any_rank(not torch.isfinite(x)):  # gate\n", gate="torch.isfinite(x)", by_rank=False
+    ),
+    "a parameter without a gradient in a loop": Wrong(
+        _GRADIENTS, "        if any_rank(p.grad is not None, team):\n            if p.grad is None:\n                p.grad = torch.zeros_like(p)\n",
+        "uneven-inputs", "uneven-inputs", group="team", evidence=(EvidenceLine("loop", "for p in"),),
+    ),
+    "a parameter without a gradient that is passed over": Wrong(
+        "def work(p):\n    if p.grad is None:  # gate\n        return\n    dist.all_reduce(p.grad)  # here\n",
+        "    if agreed(p.grad is None):  # gate\n    if p.grad is None:\n        p.grad = torch.zeros_like(p)\n", gate="p.grad is not None", by_rank=False,
+    ),
+    "a value by which a library goes": Wrong(
+        "def work(model, tokens):\n    keep = tokens < 9  # gate\n    model.set_reshard_after_forward(not keep)  # here\n",
+        "    keep = agreed(tokens < 9)  # gate\n", gate="tokens < 9", by_rank=False,
+    ),
+    "a line that asks a framework": Wrong(
+        "def on_step_end(args, state, control, loss):\n    if loss > 9:  # gate\n        control.should_log = True  # here\n",
+        "    if any_rank(loss > 9):  # gate\n", gate="loss > 9", by_rank=False,
+    ),
+    "a check that one rank alone does not pass": Wrong(
+        "def work(x):\n    if len(x) < 2:  # gate\n        raise ValueError  # here\n    dist.all_reduce(x)\n", "    if any_rank(len(x) < 2):  # gate\n",
+        rule="swallowed-exception", gate="len(x) < 2", by_rank=False,
+    ),
+    "a round that one rank cannot make": Wrong(
+        _SKIPS, "        failed = False\n            failed = True\n        if any_rank(failed):\n", rule="swallowed-exception", evidence=(HANDLER,), does="skip together",
+    ),
+    "transfers that one rank needs no longer": Wrong(
+        _RINGS, "    hops = most_of_all(hops)\n", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for hop"), _IRECV), op="",
+    ),
+    "items that do not come out even": Wrong(
+        _SPLIT, "    with acc.split_between_processes(items, apply_padding=True) as mine:\n", "uneven-inputs", "uneven-inputs",
+        evidence=(EvidenceLine("loop", "for x in"),),
+    ),
+    "keys that a rank has not": Wrong(
+        "def work(sums):\n    for name, x in sorted(sums.items()):  # here\n        dist.all_reduce(x)\n",
+        "    for name, x in sorted(of_all_ranks(sums).items()):  # here\n", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for name"),),
+    ),
+    "keys that are looked up": Wrong(
+        "def work(sums, team):\n    for name in sorted(sums):  # here\n        dist.all_reduce(sums[name], group=team)\n",
+        "    sums = of_all_ranks(sums, team)\n", "uneven-inputs", "uneven-inputs", group="team", evidence=(EvidenceLine("loop", "for name"),),
+    ),
+    "a save that one rank wants": Wrong(
+        "def work(model, score):\n    if score.improved():  # gate\n        save(model)  # here\n", "    if any_rank(score.improved()):  # gate\n",
+        gate="score.improved()", by_rank=False,
+    ),
+    "a save that one rank passes over": Wrong(
+        "def work(model, score):\n    if score.stale():  # gate\n        return\n    save(model)  # here\n", "    if agreed(score.stale()):  # gate\n",
+        gate="not score.stale()", by_rank=False,
+    ),
+    "a save behind a step that one rank can make": Wrong(
+        "def work(model, x):\n    if x.sum() > 0:  # gate\n        step(model, x)  # here\n        save(model)\n", "    if agreed(x.sum() > 0):  # gate\n",
+        gate="x.sum() > 0", by_rank=False,
+    ),
+    "a root that each rank finds": Wrong(_ROOT % "leader", "    leader = from_first_rank(best.index(min(best)))\n", rule="roots-disagree", op="broadcast"),
+    "a root that each rank finds in the call": Wrong(
+        _ROOT % "best.index(1)", "    dist.broadcast(x, src=from_first_rank(best.index(1)))  # here\n", rule="roots-disagree", op="broadcast"
+    ),
     "a loop that is left by a test": Wrong(
         _LEAVES_LOOP, "        if any_rank(slow()):  # here\n", rule="uneven-inputs", evidence=(WAY_OUT,)
     ),
@@ -229,7 +309,28 @@ def agreed(holds):
     ),
 }  # fmt: skip
 
+_TABLE = "def work(sums):\n    for %s:  # here\n        dist.all_reduce(%s)\n"
+
 LEFT_ALONE = {
+    "a table of objects": Wrong(
+        _TABLE % ("name, m in sums.items()", "m.total"), "are objects", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for name"),)
+    ),
+    "an exchange that needs what a rank has": Wrong(
+        "def work(mine, x):\n    if not mine:  # gate\n        return\n    x += sum(mine[0])\n    dist.all_reduce(x)  # here\n", "needs items of mine", gate="mine", by_rank=False,
+    ),
+    "a round whose calls are in the `try`": Wrong(
+        _SKIPS.replace("y = read(x)", "dist.all_reduce(x)"), "holds calls with others", rule="swallowed-exception", evidence=(HANDLER,), does="skip together",
+    ),
+    "a handler that does not go on with the next round": Wrong(
+        _SKIPS.replace("            continue\n", ""), "does not just go on", rule="swallowed-exception", evidence=(HANDLER,), does="skip together",
+    ),
+    "an exception that is to be handled elsewhere": Wrong(
+        _SKIPS, "to be handled at another line", rule="swallowed-exception", evidence=(HANDLER,), does="every rank calls",
+    ),
+    "transfers whose number the loop changes": Wrong(
+        _RINGS + "        hops = x\n", "the loop changes hops", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for hop"), _IRECV), op="",
+    ),
+    "a root that is a number": Wrong(_ROOT % "0", "does not show what names the root", rule="roots-disagree", op="broadcast"),
     "a loop that only one rank comes to leave": Wrong(
         _LEAVES_LOOP.replace("        if slow", "        if dist.get_rank() == 0:\n          if slow").replace("            break", "              break"),
         "not all ranks may come to line", rule="uneven-inputs", evidence=(WAY_OUT,),

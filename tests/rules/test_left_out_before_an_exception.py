@@ -83,6 +83,8 @@ RAISED = {
     "before the line": (ROUND * 3, GRADIENTS, FEATURES, "IndexError: 1@main:7", 7),
     "a jump to a handler": (ROUND * 3, FEATURES, PEOPLE, "OSError: full@main:15", 15),
     "once, and nothing from the line that failed": (ROUND, FEATURES, PEOPLE, "IndexError: 1@main:13", 13),
+    "behind its last call, in the function that made it": (
+        ROUND * 3, FEATURES, GRADIENTS, "IndexError: 1@main:10>gather:4", 4),
     "never before": ([], FEATURES, PEOPLE, "IndexError: 1@main:12", 12),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 from unhang.analyze.align import calls_at
@@ -21,13 +21,13 @@ from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.rounds import is_in
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
-from unhang.analyze.trees import line_text, tree_of
+from unhang.analyze.trees import line_text, program_files, tree_of
 from unhang.model import CollectiveCall, Frame
 
 _STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")
 _BEFORE_A_BATCH = "on_train_batch_start"  # Lightning ends the epoch where it gives -1
 # What a line of the user asks of Lightning or the Trainer -> functions of theirs through which only those go that do it, or do not.
-_ASKS = {
+ASKS = {
     **dict.fromkeys(
         (*_STOPS, _BEFORE_A_BATCH),
         frozenset(("on_advance_end", "on_run_end", "on_epoch_end", "training_step", "optimizer_step")),
@@ -47,9 +47,10 @@ _OF_A_STEP = (
     "optimizer_step",
 )
 _LOADERS = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader")
+# What the Trainer calls before the rounds of a step, and not for each batch: the others may have left it out, and are in the same step.
+_LEFT_OUT_BY_SOME = ("_get_num_items_in_batch",)
 _MOST_FILES = 200
 _MOST_PAIRED = 8
-_NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def left_framework(s: Situation) -> LeftFramework | None:
 def _gone(
     s: Situation, d: Divergence, stayed: CollectiveCall, left: CollectiveCall, leavers: tuple[int, ...]
 ) -> LeftFramework | None:
+    if any(f.function in _LEFT_OUT_BY_SOME for f in left.frames or ()):
+        return None
     before = _last_together(s, stayed, left)
     stay, gone, last = (tuple(reversed(c.frames or ())) if c else () for c in (stayed, left, before))
     found = _outermost(stay, gone, last)
@@ -135,6 +138,12 @@ def _outermost(stay: tuple[Frame, ...], gone: tuple[Frame, ...], last: tuple[Fra
     return None
 
 
+def below(path: tuple[Frame, ...], line: Frame) -> Frame:
+    """The user's line that a framework runs below another one, on the way of those who are still there; that line itself where there is none."""
+    behind = path[path.index(line) + 1 :] if line in path else ()
+    return behind[0] if behind else line
+
+
 def asks_to_end(frames: Sequence[Frame]) -> Frame | None:
     """The one line of the user that asks a framework to stop, where it is the framework that made a call; `frames` are innermost first."""
     made = next((f for f in frames if "/torch/" not in f.file), None)
@@ -147,13 +156,25 @@ def asked_for(d: Divergence) -> Frame | None:
 
     Else the one that answers the framework when it asks whether to do it.
     """
-    line = d.location
-    if line is None or d.in_library is None:
+    line, ways = _parted_in_framework(d)
+    if line is None:
         return None
-    ways = [call.frames or () for call in (d.odd_call, d.reference_call)]
     one, other = ({f.function for f in frames[: frames.index(line)]} for frames in ways)
-    found = {f for attribute, f in _asks_in(str(Path(line.file).parent)) if _ASKS[attribute] & (one ^ other)}
+    found = {f for attribute, f in _asks_in(str(Path(line.file).parent)) if ASKS[attribute] & (one ^ other)}
     return found.pop() if len(found) == 1 else None if found else _answer(d, line)
+
+
+def _parted_in_framework(d: Divergence) -> tuple[Frame | None, list[tuple[Frame, ...]]]:
+    """The innermost line of the user that both calls passed, where a framework that it called went two ways; and the frames of both."""
+    ways = [call.frames or () for call in (d.odd_call, d.reference_call)]
+    if d.in_library is not None:
+        return d.location, ways
+    shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(*map(reversed, ways), strict=False)))
+    if not shared or any(len(frames) == len(shared) for frames in ways):
+        return None, ways
+    line = next((one for one, _ in reversed(shared) if one.is_user), None)
+    is_called = line is not None and not any(frames[frames.index(line) - 1].is_user for frames in ways)
+    return (line if is_called else None), ways
 
 
 def _answer(d: Divergence, line: Frame) -> Frame | None:
@@ -194,23 +215,21 @@ def _asks_to_stop(folder: str) -> Frame | None:
 @lru_cache(maxsize=8)
 def _asks_in(folder: str) -> tuple[tuple[str, Frame], ...]:
     """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks. A barrier agrees on nothing."""
-    here = Path(folder)
-    paths = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
     found = []
-    for path in paths[:_MOST_FILES]:
-        tree = tree_of(str(path))
+    for path in program_files(folder):
+        tree = tree_of(path)
         for function in ast.walk(tree) if tree is not None else ():
             if isinstance(function, ast.FunctionDef) and not any(map(_agrees, ast.walk(function))):
                 statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt)]
                 lines = {(a, n.lineno) for n in statements for a in _asked_by(function.name, n)}
-                found += [(a, Frame(str(path), n, function.name)) for a, n in sorted(lines)]
+                found += [(a, Frame(path, n, function.name)) for a, n in sorted(lines)]
     return tuple(found)
 
 
 def _asked_by(function: str, node: ast.stmt) -> Iterator[str]:
     match node:
         case ast.Assign(targets=targets, value=value) if not (isinstance(value, ast.Constant) and not value.value):
-            yield from (t.attr for t in targets if isinstance(t, ast.Attribute) and t.attr in _ASKS)
+            yield from (t.attr for t in targets if isinstance(t, ast.Attribute) and t.attr in ASKS)
         case ast.Return(value=ast.expr() as value) if function == _BEFORE_A_BATCH:
             if any(ast.unparse(n) == "-1" for n in ast.walk(value)):
                 yield _BEFORE_A_BATCH

@@ -18,7 +18,7 @@ from unhang.analyze.trees import tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
 
-_LIGHTNING = ("/lightning/pytorch/", "/pytorch_lightning/")
+LIGHTNING = ("/lightning/pytorch/", "/pytorch_lightning/")
 _LIMITS = (
     ("/training_epoch_loop.py", "limit_train_batches"),
     ("/fit_loop.py", "limit_train_batches"),
@@ -40,7 +40,7 @@ class Limit(NamedTuple):
 
 def limit_of(s: Situation, d: Divergence, gone: LeftFramework) -> Limit | None:
     """Of a loop of Lightning that ranks left: the setting, where the number of batches that they made is known."""
-    is_lightning = any(part in gone.loop.file for part in _LIGHTNING)
+    is_lightning = any(part in gone.loop.file for part in LIGHTNING)
     name = next((n for end, n in _LIMITS if gone.loop.file.endswith(end) and is_lightning), "")
     if name == "limit_val_batches" and gone.call.endswith(".test"):
         name = "limit_test_batches"

@@ -215,7 +215,7 @@ def left_out_before(case: Case, stuck: Sequence[StuckCollective], rank: int, now
         if at == theirs.start or mine.start == mine.stop or _place(case, at - 1) != _place(case, mine.stop - 1):
             continue  # they did not both make the call before it, or the rank made others since
         missed, met = user_path(call.frames), _kind(case, at - 1)[-1]
-        if any(surroundings(f.file, f.line).in_handler for f in now):
+        if any(surroundings(f.file, f.line).in_handler for f in now) or _is_behind_in_call(met, missed, now):
             continue
         passed = line_passed(missed, now, met)
         if passed is None and _is_one_round([_kind(case, r) for r in range(theirs.start, at + 1)], now):
@@ -223,6 +223,14 @@ def left_out_before(case: Case, stuck: Sequence[StuckCollective], rank: int, now
         if passed is not None:
             return LeftOut(call, passed, s.waiting)
     return None
+
+
+def _is_behind_in_call(met: Path, missed: Path, now: Path) -> bool:
+    """Whether a rank failed right behind its last call, in the function that made it, before it came back to that in which the others wait."""
+    forks = [next((i for i, (a, b) in enumerate(zip(p, now, strict=False)) if a != b), 0) for p in (met, missed)]
+    inner, outer = forks
+    is_same = inner > outer and (met[inner].file, met[inner].function) == (now[inner].file, now[inner].function)
+    return is_same and met[inner].line < now[inner].line
 
 
 def _failed_at(case: Case, rank: int, path: Path) -> bool:

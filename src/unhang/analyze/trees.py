@@ -61,7 +61,15 @@ def imports_beside(path: str) -> dict[str, str]:
     return found
 
 
-_MOST_BESIDE = 40
+_MOST_BESIDE, _MOST_FILES = 40, 200
+_NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
+
+
+def program_files(folder: str) -> list[str]:
+    """The files of a program: those of a folder, and of the folders in it."""
+    here = Path(folder)
+    found = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
+    return [str(p) for p in found[:_MOST_FILES]]
 
 
 @lru_cache(maxsize=64)

@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import ast
-import re
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
-from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted, takes_what_it_finds
+from unhang.fix.direction import asks_a_framework, is_for_all_to_skip, runs_for_one
+from unhang.fix.helpers import AGREED, ANY_RANK, FROM_ONE, group_of, put, put_helper
+from unhang.fix.program import NoDiff, Program, Said, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-_SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
-_AGREED = '''\
-def {name}(holds{parameter}):
-    """Whether it holds on every rank: all of them go the same way."""
-    flag = {torch}.tensor(float(bool(holds)){device})
-    {dist}.all_reduce(flag, op={dist}.ReduceOp.MIN{group})
-    return flag.item() > 0
-'''
-ANY_RANK = _AGREED.replace("every rank", "at least one rank").replace("MIN", "MAX")
-_FROM_ONE = '''\
-def {name}(value):
-    """What rank {rank} has, on every rank."""
-    box = [value]
-    {dist}.broadcast_object_list(box, src={rank})
-    return box[0]
-'''
-_IN_STEP = '''\
-def {name}(items{parameter}):
-    """Ends on every rank as soon as one of them has no item left."""
-    items, end = iter(items), object()
-    while True:
-        item = next(items, end)
-        has_item = {torch}.tensor(float(item is not end){device})
-        {dist}.all_reduce(has_item, op={dist}.ReduceOp.MIN{group})
-        if has_item.item() == 0:
-            return
-        yield item
-'''
 
 
 def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_end: bool = False) -> Said:
@@ -48,16 +20,23 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     Raises:
         NoDiff: it is not sure that all ranks come to the condition, or of which group they are.
     """
-    _only_collectives(finding)
+    only_collectives(finding)
+    is_here = finding.location is not None and finding.location.file == gate.file
+    line = finding.location.line if finding.location and is_here else 0
+    if (value := _value_of(program, gate)) is not None:
+        return _agree_on_value(program, value, finding, backend)
     node, is_opposite = _test_of(program, gate)
-    _is_plain(program, node)
+    is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
-    is_enough = to_end or (is_opposite and not takes_what_it_finds(node)) or counter
-    text, wanted = (ANY_RANK, "any_rank") if is_enough else (_AGREED, "agreed")
+    is_asked = not is_opposite and asks_a_framework(node)
+    raises = not is_opposite and isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
+    is_enough = to_end or counter or is_asked or raises or _is_one_enough(program, node, is_opposite, line, backend)
+    if is_asked or raises or not line:
+        reached_by_all(program, node.lineno)
+    text, wanted = (ANY_RANK, "any_rank") if is_enough else (AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
-    line = finding.location.line if finding.location else gate.line
     if to_end:
         reached_by_all(program, node.lineno)
         return Said("decide together", f"All ranks end together, as soon as line {node.lineno} holds on one of them")
@@ -66,7 +45,39 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
             f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
         )
         return Said("decide together", said)
+    if raises:
+        return Said(
+            "decide together", f"All ranks raise it together, as soon as line {node.lineno} holds on one of them"
+        )
+    if is_asked or not line:
+        when = "as soon as it holds on one of them" if is_enough else "only if it holds on all of them"
+        return Said("decide together", f"All ranks go by line {node.lineno} of {program.path.name} together, {when}")
     return Said("decide together", f"All ranks decide together whether line {line} runs")
+
+
+def _value_of(program: Program, gate: Gate) -> ast.expr | None:
+    """The value that a line sets or gives, where that is what decides, and no test."""
+    found = [s for s in program.statements_at(gate.line) if isinstance(s, ast.Assign | ast.Expr)]
+    values = [n for s in found for n in ast.walk(s.value) if isinstance(n, ast.expr) and ast.unparse(n) == gate.text]
+    return values[0] if len(values) == 1 else None
+
+
+def _agree_on_value(program: Program, value: ast.expr, finding: Finding, backend: str) -> Said:
+    reached_by_all(program, value.lineno)
+    if any(isinstance(n, ast.Await | ast.NamedExpr | ast.Yield) for n in ast.walk(value)):
+        raise NoDiff("the value sets or awaits something")
+    name, group = put_helper(program, AGREED, "agreed", value, finding, backend)
+    program.replace(value, f"{name}({program.text(value)}{group})")
+    return Said("decide together", f"All ranks take the value of line {value.lineno} of {program.path.name} together")
+
+
+def _is_one_enough(
+    program: Program, node: ast.If | ast.IfExp | ast.While, is_opposite: bool, line: int, backend: str
+) -> bool:
+    """Whether all go the way of the test as soon as it holds on one rank."""
+    if is_opposite:
+        return not takes_what_it_finds(node) and not is_for_all_to_skip(program, node, line, backend)
+    return runs_for_one(program, node, line, backend)
 
 
 def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.expr:
@@ -111,7 +122,12 @@ def _test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.Whi
     raise NoDiff(f"the condition `{gate.text}` of line {gate.line} is no test of an `if` of its own")
 
 
-def _is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
+def is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
+    """Makes sure that all ranks may come to a test.
+
+    Raises:
+        NoDiff: it is not sure.
+    """
     parent = program.parents[node]
     if isinstance(parent, ast.If) and parent.orelse == [node] and program.text(node).startswith("elif"):
         raise NoDiff("the condition is an `elif`, which not all ranks may reach")
@@ -120,88 +136,6 @@ def _is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
     for above in program.around(node):
         if isinstance(above, ast.ExceptHandler):
             raise NoDiff("the condition is in an `except` block, which not all ranks reach")
-
-
-def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
-    """Lets a loop end on all ranks at the same round.
-
-    Raises:
-        NoDiff: there is no `for` loop there, or it is not sure of which group the ranks are.
-    """
-    if finding.condition is not None:
-        return agree_on(program, finding.condition, finding, backend)
-    _only_collectives(finding)
-    source = _what_ends(program, finding)
-    name, group = put_helper(program, _IN_STEP, "in_step", source, finding, backend)
-    program.replace(source, f"{name}({program.text(source)}{group})")
-    return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
-
-
-def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
-    """Lets all ranks make the same rounds of a loop that the program, not its data, made different.
-
-    Raises:
-        NoDiff: nothing tells what made them different, or it is not sure that all ranks come there.
-    """
-    _only_collectives(finding)
-    lines = _lines_of(finding)
-    if "way out" in lines:
-        return _leave_together(program, lines["way out"], finding, backend)
-    if "first round" in lines:
-        return _begin_alike(program, lines["first round"], finding, backend)
-    if "rounds" in lines and "loop" in lines:
-        return _count_alike(program, lines["loop"], finding, backend)
-    if "loop" in lines and _goes_to_its_end(program, lines["loop"]):
-        return even_rounds(program, finding, backend)
-    raise NoDiff("the report names nothing that decides how many rounds a rank makes")
-
-
-def _goes_to_its_end(program: Program, line: int) -> bool:
-    """Whether nothing but what it goes over ends a loop."""
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
-    ways = (ast.Break, ast.Return, ast.Raise, ast.Try)
-    return len(loops) == 1 and not any(isinstance(n, ways) for s in loops[0].body for n in ast.walk(s))
-
-
-def _lines_of(finding: Finding) -> dict[str, int]:
-    """The lines that the evidence names, by what they are."""
-    return {e.source: e.line for e in finding.evidence if e.line}
-
-
-def _leave_together(program: Program, line: int, finding: Finding, backend: str) -> Said:
-    """Lets all ranks leave a loop as soon as one of them wants to; where all of something have to be done, only when it is so on every rank."""
-    tests = [n for n in ast.walk(program.tree) if isinstance(n, ast.If | ast.While) and n.test.lineno == line]
-    if len(tests) != 1:
-        raise NoDiff(f"line {line} holds no test of its own that leaves the loop")
-    node = tests[0]
-    loop = node if isinstance(node, ast.While) else _loop_of(program, node)
-    _is_plain(program, node)
-    reached_by_all(program, line)
-    if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Break | ast.Return):
-        raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
-    if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
-        raise NoDiff(f"a `continue` before line {line} may lead past the test")
-    is_head = loop is node
-    is_done = not is_head and _asks_for_all(node.test)
-    text, wanted = (_AGREED, "agreed") if is_head or is_done else (ANY_RANK, "any_rank")
-    name, group = put_helper(program, text, wanted, node, finding, backend)
-    program.replace(node.test, f"{name}({program.text(node.test)}{group})")
-    when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
-    return Said("decide together", f"All ranks leave the loop together, {when}")
-
-
-def _asks_for_all(test: ast.expr) -> bool:
-    """Whether a test holds when all of something is so: `done.all()`."""
-    parts = [*ast.walk(test)]
-    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in parts)
-    return is_of_all and not any(isinstance(n, ast.Not) for n in parts)
-
-
-def _loop_of(program: Program, node: ast.AST) -> ast.AST:
-    found = next((n for n in program.around(node) if isinstance(n, ast.For | ast.While)), None)
-    if found is None:
-        raise NoDiff("the test is in no loop of its function")
-    return found
 
 
 def reached_by_all(program: Program, line: int) -> None:
@@ -214,28 +148,6 @@ def reached_by_all(program: Program, line: int) -> None:
         raise NoDiff(f"not all ranks may come to line {line}")
 
 
-def _begin_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
-    """Lets all ranks begin a loop where rank 0 does."""
-    found = [n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and n.lineno == line]
-    if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name):
-        raise NoDiff(f"line {line} does more than to set one variable")
-    _take_from_one(program, found[0].value, line, finding, backend)
-    return Said("one says", f"Rank 0 says what `{found[0].targets[0].id}` is, and the others take it")
-
-
-def _count_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
-    """Lets all ranks make as many rounds as rank 0 does."""
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
-    over = loops[0].iter if len(loops) == 1 else None
-    if isinstance(over, ast.Call) and called(over) in ("range", "trange") and over.args and not over.keywords:
-        over = over.args[0 if len(over.args) == 1 else 1]
-    if not isinstance(over, ast.Name | ast.Attribute):
-        raise NoDiff(f"line {line} is not a `for` loop over a list or a number of rounds")
-    rank = next((int(e.source.split()[1]) for e in finding.evidence if _SAYS_ROUNDS.fullmatch(e.source)), 0)
-    _take_from_one(program, over, line, finding, backend, rank=rank)
-    return Said("one says", f"Rank {rank} says `{program.text(over)}` before the loop, and the others take it")
-
-
 def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     """Lets a method that a framework asks give the same answer on all ranks.
 
@@ -246,11 +158,11 @@ def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     found = [s for s in program.statements_at(line) if isinstance(s, ast.Return) and s.value is not None]
     if len(found) != 1 or not any(e.source.endswith(" in the library") for e in finding.evidence):
         raise NoDiff("the report names no condition that decides who makes the call")
-    _only_collectives(finding)
+    only_collectives(finding)
     reached_by_all(program, line)
     answer = found[0].value
     assert answer is not None
-    name, group = put_helper(program, _AGREED, "agreed", answer, finding, backend)
+    name, group = put_helper(program, AGREED, "agreed", answer, finding, backend)
     program.replace(answer, f"{name}({program.text(answer)}{group})")
     return Said(
         "decide together", f"All ranks give one answer in {getattr(program.function_of(found[0]), 'name', 'it')}()"
@@ -269,53 +181,24 @@ def order_alike(program: Program, finding: Finding, backend: str) -> Said:
     for loop in (n for g in groups for n in program.around(g) if isinstance(n, ast.For)):
         keys = {n.id for g in groups for n in ast.walk(g.slice) if isinstance(n, ast.Name)}
         if isinstance(loop.target, ast.Name) and loop.target.id in keys and isinstance(loop.iter, ast.Name):
-            _take_from_one(program, loop.iter, loop.lineno, finding, backend, of_all=True)
+            take_from_one(program, loop.iter, loop.lineno, finding, backend, of_all=True)
             return Said("one says", f"Rank 0 says the order, `{loop.iter.id}`, and the others take it")
     raise NoDiff("the order of the groups is not that of a loop over their names")
 
 
-def _take_from_one(
+def take_from_one(
     program: Program, value: ast.expr, line: int, finding: Finding, backend: str, of_all: bool = False, rank: int = 0
 ) -> None:
+    """Lets one rank say a value, and the others take it.
+
+    Raises:
+        NoDiff: not all ranks come there, or it is for a part of them.
+    """
     reached_by_all(program, line)
-    if not of_all and _group(program, value, finding):
+    if not of_all and group_of(program, value, finding):
         raise NoDiff("the calls are of a part of the ranks, and which of them should say it is yours to decide")
-    name = _put(program, _FROM_ONE, f"from_rank_{rank}" if rank else "from_first_rank", value, backend, "", rank)
+    name = put(program, FROM_ONE, f"from_rank_{rank}" if rank else "from_first_rank", value, backend, "", rank)
     program.replace(value, f"{name}({program.text(value)})")
-
-
-def _what_ends(program: Program, finding: Finding) -> ast.expr:
-    """The iterable that is at its end on one rank first."""
-    lines = _lines_of(finding)
-    at = lines.get("loop") or (finding.location.line if finding.location else 0)
-    if "handler" in lines:
-        return _given_to_next(program, lines["handler"])
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno <= at <= (n.end_lineno or 0)]
-    heads = [n for n in loops if n.lineno == at]
-    if not loops or ("loop" in lines and not heads):
-        raise NoDiff(f"line {at} is not a `for` loop whose rounds could be agreed on")
-    loop = (heads or loops)[-1]
-    if any(c.depends_on_rank for c in surroundings(str(program.path), loop.lineno).conditions):
-        raise NoDiff("the loop is for some ranks only")
-    return loop.iter
-
-
-def _given_to_next(program: Program, line: int) -> ast.expr:
-    """What is iterated over by `next(iterator)` in the `try` whose handler stands at this line."""
-    tries = [n for n in ast.walk(program.tree) if isinstance(n, ast.Try) and any(h.lineno == line for h in n.handlers)]
-    for one in tries:
-        nexts = [c for s in one.body for c in calls_in(s) if dotted(c.func) == "next" and len(c.args) == 1]
-        if len(nexts) != 1 or not isinstance(nexts[0].args[0], ast.Name):
-            break
-        name, function = nexts[0].args[0].id, program.function_of(one)
-        made = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and name in binds(n) and not _has_block(n)]
-        if len(made) == 1 and isinstance(made[0], ast.Assign) and len(made[0].targets) == 1:
-            return made[0].value
-    raise NoDiff("it is not certain what the exhausted iterator was made from")
-
-
-def _has_block(node: ast.stmt) -> bool:
-    return bool(getattr(node, "body", None))
 
 
 def is_collective(finding: Finding) -> bool:
@@ -326,74 +209,33 @@ def is_collective(finding: Finding) -> bool:
     )
 
 
-def _only_collectives(finding: Finding) -> None:
+def only_collectives(finding: Finding) -> None:
+    """Makes sure that the ranks wait for each other in collectives.
+
+    Raises:
+        NoDiff: they send to each other.
+    """
     if not is_collective(finding):
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
 
 
-def put_helper(
-    program: Program, text: str, wanted: str, node: ast.expr | ast.stmt, finding: Finding, backend: str
-) -> tuple[str, str]:
-    """Puts the function in front of the one that needs it; its name, and the group as a further argument.
+_ROOTS = ("src", "dst", "group_src", "group_dst")
+
+
+def root_alike(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets all ranks take the root that rank 0 names.
 
     Raises:
-        NoDiff: its name is taken, or the code does not name the group.
+        NoDiff: the line does not show what names it, or not all ranks come there.
     """
-    group = _group(program, node, finding)
-    return _put(program, text, wanted, node, backend, group), f", {group}" if group else ""
-
-
-def _put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, group: str, rank: int = 0) -> str:
-    taken = program.names()
-    name = wanted if wanted not in taken else f"{wanted}_on_all_ranks"
-    if name in taken:
-        raise NoDiff(f"the file uses the name {name!r} already")
-    torch, dist = modules(program, is_torch_used="{torch}" in text)
-    top = program.top_of(node)
-    lines = text.format(
-        name=name, torch=torch, dist=dist, rank=rank,
-        parameter=", group" if group else "", group=", group=group" if group else "",
-        device=', device="cuda"' if "nccl" in backend else "",
-    )  # fmt: skip
-    is_spaced = isinstance(top, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
-    program.insert_before(top, (lines + ("\n\n" if is_spaced else "\n")).replace("\n", program.newline))
-    return name
-
-
-def _group(program: Program, node: ast.AST, finding: Finding) -> str:
-    """The group of the collectives there, as the code names it; empty for that of all ranks."""
-    group = finding.process_group or {}
-    if not group or group.get("pg_desc") == "default_pg" or group.get("pg_name") in ("0", "default_pg"):
-        return ""
-    given = {
-        program.text(k.value)
-        for n in ast.walk(program.function_of(node))
-        if isinstance(n, ast.Call)
-        for k in n.keywords
-        if k.arg == "group"
-    }
-    if len(given) != 1:
-        raise NoDiff(
-            f"the calls are of the group {group.get('pg_desc') or group.get('pg_name')}, and the code there does not name it"
-        )
-    return given.pop()
-
-
-def modules(program: Program, is_torch_used: bool = True) -> tuple[str, str]:
-    """How the file names torch and torch.distributed, which it imports from now on."""
-    named: dict[str, str] = {}
-    for node in program.tree.body:
-        if isinstance(node, ast.Import):
-            for a in node.names:
-                named.setdefault(a.name, a.asname or a.name)
-        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
-            named.update((f"torch.{a.name}", a.asname or a.name) for a in node.names)
-    torch, dist = named.get("torch"), named.get("torch.distributed")
-    missing = ["import torch"] if is_torch_used and not torch else []
-    missing += [] if dist else ["import torch.distributed as dist"]
-    imports = [n for n in program.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    if missing and (not imports or not program.is_alone(imports[-1])):
-        raise NoDiff("the file has no plain import after which the missing one could be added")
-    if missing:
-        program.insert_after(imports[-1], "".join(f"{line}{program.newline}" for line in missing))
-    return torch or "torch", dist or "dist"
+    line = finding.location.line if finding.location else 0
+    calls = [c for s in program.statements_at(line) for c in calls_in(s)]
+    roots = [k.value for c in calls for k in c.keywords if k.arg in _ROOTS]
+    if len(roots) != 1 or isinstance(roots[0], ast.Constant):
+        raise NoDiff(f"line {line} does not show what names the root")
+    value, function = roots[0], program.function_of(roots[0])
+    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and dotted(value) in map(dotted, n.targets)]
+    if dotted(value) and len(sets) == 1 and sets[0].lineno < line:
+        value = sets[0].value
+    take_from_one(program, value, value.lineno, finding, backend)
+    return Said("one says", f"Rank 0 says the root, `{program.text(roots[0])}`, and the others take it")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
-from unhang.fix.agreed import agree_on, answer_alike, even_rounds, is_collective, modules, order_alike, same_rounds
+from unhang.fix.agreed import agree_on, answer_alike, is_collective, order_alike, root_alike
+from unhang.fix.helpers import modules
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
+from unhang.fix.rounds import even_rounds, same_rounds
 from unhang.fix.signals import after_the_round
 from unhang.fix.single import (
     find_unused,
@@ -20,6 +22,7 @@ from unhang.fix.single import (
     raise_again,
     send_without_waiting,
     set_always,
+    skip_together,
     wait_for_thread,
 )
 from unhang.lint import known
@@ -126,7 +129,8 @@ def mend(finding: Finding, backend: str, find_file: Callable[[str], Path] = Path
     change = _change(finding)
     if finding.location is None:
         raise NoDiff("the report names no line")
-    program = Program(find_file(finding.location.file))
+    gate = finding.condition if change is _agree else None
+    program = Program(find_file(gate.file if gate is not None else finding.location.file))
     says = change(program, finding, backend)
     after = program.result()
     root = _root(program.path)
@@ -140,7 +144,7 @@ Change = Callable[[Program, Finding, str], Said]
 def _change(finding: Finding) -> Change:
     match finding.cause, finding.rule:
         case "code-divergence", "swallowed-exception":
-            return lambda program, f, _: raise_again(program, f)
+            return _of_handler(finding)
         case "uneven-inputs", "uneven-inputs":
             return even_rounds
         case "code-divergence" | "rank-exited-early", "uneven-inputs":
@@ -163,9 +167,25 @@ def _change(finding: Finding) -> Change:
             return lambda program, f, _: _in_order(program, f)
         case "size-mismatch", _:
             return gather_objects
+        case _, "roots-disagree":
+            return root_alike
     if finding.condition is None:
         raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
-    return _hoist if asks_for_the_rank(finding.condition) else _agree
+    if asks_for_the_rank(finding.condition):
+        return _hoist
+    if finding.fixes and not any(f.does or f.patch for f in finding.fixes):
+        raise NoDiff("more than the condition has to change: see what to do in the report")
+    return _agree
+
+
+def _of_handler(finding: Finding) -> Change:
+    if finding.condition is not None:
+        return _agree
+    if not finding.fixes or finding.fixes[0].does == "raise again":
+        return lambda program, f, _: raise_again(program, f)
+    if finding.fixes[0].does == "skip together":
+        return skip_together
+    raise NoDiff("the exception is to be handled at another line: see what to do in the report")
 
 
 def _is_in_signal_handler(finding: Finding) -> bool:

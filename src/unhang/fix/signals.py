@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from unhang.analyze.trees import covers
-from unhang.fix.agreed import ANY_RANK, put_helper, reached_by_all
+from unhang.fix.agreed import reached_by_all
+from unhang.fix.helpers import ANY_RANK, put_helper
 from unhang.fix.program import Function, NoDiff, Program, Said, dotted
 from unhang.model import Finding
 

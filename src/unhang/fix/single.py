@@ -7,6 +7,10 @@ from dataclasses import replace
 
 from unhang.analyze.rank_names import kind_of_name
 from unhang.analyze.source import surroundings
+from unhang.analyze.trees import covers
+from unhang.fix.agreed import reached_by_all
+from unhang.fix.direction import has_exchange
+from unhang.fix.helpers import ANY_RANK, put_helper
 from unhang.fix.program import Edit, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
 from unhang.model import Finding
 
@@ -67,6 +71,37 @@ def raise_again(program: Program, finding: Finding) -> Said:
     return Said(
         "raise again", "The exception ends the rank, and the launcher the others at once: a message instead of a hang"
     )
+
+
+def skip_together(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets all ranks leave out the round in which one of them handled an exception.
+
+    Raises:
+        NoDiff: the handler does more than that, the `try` holds calls with others, or not all ranks come to it in each round.
+    """
+    line = next((e.line for e in finding.evidence if e.source.endswith("handler") and e.line), 0)
+    tries = [n for n in ast.walk(program.tree) if isinstance(n, ast.Try) and any(covers(h, line) for h in n.handlers)]
+    if not tries:
+        raise NoDiff("the `except` that caught the exception is not in this file")
+    one = tries[-1]
+    loop = next((n for n in program.around(one) if isinstance(n, ast.For | ast.While)), None)
+    last = one.handlers[0].body[-1]
+    if loop is None or len(one.handlers) != 1 or one.orelse or one.finalbody or not isinstance(last, ast.Continue):
+        raise NoDiff("the `except` does not just go on with the next round")
+    if has_exchange(one.body) or any(isinstance(n, _LEAVES) for s in one.body for n in ast.walk(s)):
+        raise NoDiff("the `try` holds calls with others, or leaves the round")
+    if any(isinstance(n, ast.Continue) and n.lineno < one.lineno for n in ast.walk(loop)):
+        raise NoDiff(f"a `continue` before line {one.lineno} may lead past it")
+    if "failed" in program.names() or program.block_of(one) is not loop.body:
+        raise NoDiff("the file uses the name 'failed' already, or not all rounds come there")
+    reached_by_all(program, one.lineno)
+    name, group = put_helper(program, ANY_RANK, "any_rank", one, finding, backend)
+    indent, end = program.indent(one), program.newline
+    program.insert_before(one, f"{indent}failed = False{end}")
+    program.replace(last, "failed = True")
+    step = program.indent(last).removeprefix(indent) or "    "
+    program.insert_after(one, f"{indent}if {name}(failed{group}):{end}{indent}{step}continue{end}")
+    return Said("skip together", "All ranks leave out a round together, as soon as one of them cannot make it")
 
 
 def make_folder(program: Program, finding: Finding) -> Said:

@@ -131,7 +131,7 @@ NO_HELP = "Does not help: "
 # What the diffs of `unhang fix` do.
 DIFFS = (
     "every rank calls", "decide together", "end together", "raise again", "find unused", "make folder", "wait for writer", "send first",
-    "join thread", "gather objects", "one says", "set always", "after the round",
+    "join thread", "gather objects", "one says", "set always", "after the round", "skip together",
 )  # fmt: skip
 _CHANGES = ("patch", "command", "setting", "advice")
 SEVERITIES = ("wrong", "doubtful", "note")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from unhang.analyze.decisions import called_with, unsynced_metric
 from unhang.analyze.left_graph import made_anew
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
@@ -12,7 +13,7 @@ from unhang.analyze.source import Condition, handles_signal
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import NO_HELP
 from unhang.rules import wording as w
-from unhang.rules.framework_advice import read_before
+from unhang.rules.framework_advice import of_monitor, read_before
 
 SEE_IT = Fix(
     "See the calls of every rank at the next stop",
@@ -78,8 +79,26 @@ def fixes_of(
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         remedies = (read,) if read else _for_every_rank(_where(frame), condition)
     else:
-        remedies = (decided_together(frame, condition),)
+        shown = _blank_input(frame, condition, made) if frame is not None else None
+        shown = shown or (of_monitor(unsynced_metric(frame, condition.test)) if frame is not None else None)
+        remedies = (shown or decided_together(frame, condition),)
     return (*remedies, _LONGER_TIMEOUT)
+
+
+def _blank_input(frame: Frame, condition: Condition, made: Sequence[Frame]) -> Fix | None:
+    """For a module whose shards are gathered in its forward, and that only runs where a rank has something for it."""
+    is_sharded = any("/fsdp/" in f.file for f in (made[: made.index(frame)] if frame in made else made))
+    module, given = called_with(frame.file, frame.line, condition.test) if is_sharded else ("", "")
+    if not module:
+        return None
+    return Fix(
+        title=f"Run `{module}` on every rank, where it has nothing with a blank input that counts zero",
+        advice=f"# {_where(frame)}: its forward and its backward make calls with the other ranks. In place of `{module}({given})` under `{condition.text}`, always\n"
+        f"has_some = {condition.text}\n"
+        f"{module}({given} if has_some else blank) * float(has_some)   # blank: torch.zeros of the shape that it has elsewhere, for one item",
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo="revert the edit",
+    )
 
 
 def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_skipped: bool) -> tuple[Fix, ...]:
@@ -185,16 +204,6 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
             verify="unhang run -- <the same command>",
             undo="revert the edit",
         ),
-    )
-
-
-def not_in_finalizer(frame: Frame) -> Fix:
-    """For a call that an object makes when it is given up."""
-    return Fix(
-        title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
-        advice=f"{_where(frame)}: move it to a method, `close()`, and call that on every rank at the same place of the program",
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo="revert the edit",
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from unhang.analyze.decisions import unsynced_monitor
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import (
+    LIGHTNING,
     computed_metrics,
     given_data,
     is_metric,
@@ -21,11 +23,19 @@ from unhang.analyze.locks import blocks_at, held_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.trees import covers, line_text, tree_of
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 
 _SEE, _UNDO = "unhang run -- <the same command>: all ranks pass this call", "revert the edit"
+
+
+def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, ...]) -> tuple[str | Fix, ...]:
+    """What helps those who left a framework's loop, the program's own line first where that is known. `even`: what helps where the data is uneven."""
+    if gone.stop:
+        return (of_stop(gone.stop) or "stop",)
+    shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
+    return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else even))
 
 
 def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None:
@@ -75,6 +85,8 @@ def _even_data(gone: LeftFramework) -> Fix | None:
 
 def of_same_stop(gone: LeftFramework) -> Fix | None:
     """For ranks that a framework stopped by its own decision: the metrics that the program computes for it on each rank."""
+    if any(part in gone.loop.file for part in LIGHTNING):
+        return of_monitor(unsynced_monitor(str(Path(gone.line.file).parent)))
     line, given = computed_metrics(gone.line.file)
     if not line:
         return None
@@ -86,6 +98,19 @@ def of_same_stop(gone: LeftFramework) -> Fix | None:
         "    box = [own_metrics(prediction)]\n"
         "    torch.distributed.broadcast_object_list(box, src=0)\n"
         "    return box[0]",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+
+
+def of_monitor(monitor: tuple[Frame, str] | None) -> Fix | None:
+    """For a value that a callback of Lightning goes by, and that each rank has for itself. `monitor`: the line that logs it, and its name."""
+    if monitor is None:
+        return None
+    at, name = monitor
+    return Fix(
+        title=f"Give `{name}` the same value on every rank: a callback decides by it",
+        advice=f"# {w.spot(at)}: add sync_dist=True to `{line_text(at.file, at.line)}`\nself.log({name!r}, ..., sync_dist=True)",
         verify=_SEE,
         undo=_UNDO,
     )

@@ -115,6 +115,11 @@ def base_name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+def lines_of(frames: Sequence[Frame]) -> str:
+    """`line 3`, `lines 3 and 5`."""
+    return f"line{'s' if len(frames) > 1 else ''} {listed([str(f.line) for f in frames])}"
+
+
 def spot(frame: Frame) -> str:
     """`train.py:41`."""
     return f"{base_name(frame.file)}:{frame.line}"

@@ -48,6 +48,27 @@ _RESUMES = """def main():
 """
 
 
+# Rank 2 has begun fit() anew, in front of the loop in which the others are; its line 5 makes a call, too.
+_TRIES = """def main():
+    fit(16)
+@retry(stop=3)
+def fit(size):
+    model = prepare(size)
+    for batch in loader:
+        loss = model(batch)
+        loss.backward()
+"""
+
+
+def _begun_anew(source: str) -> Later:
+    head, step = "all_gather[1]@main:2>fit:5", "all_reduce[8]@main:2>fit:8"
+    return make_case(
+        {2: [head, step, step, f"{head} !"], **{r: [head, step, step, f"{step} !"] for r in (0, 1)}},
+        world=3,
+        source=source,
+    )
+
+
 _RAMPS = """def main():
     passes = 1
     for step in range(steps):
@@ -376,6 +397,8 @@ CASES = {
         Fires(_shards(at=0), (0,), 2),  # it has begun another shard
         Fires(_shards(at=16), (0,), 4),  # its shard is longer
         Fires(_without_a_batch(), (2,), 3),
+        Fires(_begun_anew(_TRIES), (2,), 6, cause="code-divergence"),
+        Fires(_begun_anew(_TRIES.replace("retry(stop=3)", "torch.no_grad()")), (2,), 6),  # an epoch is through
         Fires(_tasks(), (2,), 7),  # all have as many parameters
         Fires(_mesh(), (0, 1), 5, cause="code-divergence"),
         Fires(_patience(), (0,), 5, cause="rank-exited-early"),

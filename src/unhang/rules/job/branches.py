@@ -8,7 +8,7 @@ from dataclasses import replace
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.framework_loops import asked_for, left_framework
+from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -28,9 +28,10 @@ from unhang.analyze.order import (
 )
 from unhang.analyze.overtaking import line_passed
 from unhang.analyze.positions import bare_op
+from unhang.analyze.recorded_forwards import hidden_forward
 from unhang.analyze.sides import differing, is_split_by, started_ns
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, surroundings
+from unhang.analyze.source import Condition, around
 from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, ways_between
 from unhang.model import EvidenceLine, Fix, Frame
@@ -41,14 +42,12 @@ from unhang.rules.advice import (
     fixes_inside,
     fixes_of,
     gate_of,
-    not_in_finalizer,
     said_plainly,
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_apart
-
-_FORWARD = ("_pre_forward", "_sync_buffers", "forward")
+from unhang.rules.remedies import NO_REMEDY, remedy_of
 
 
 @rule("rank-dependent-collective", needs=("calls",))
@@ -154,35 +153,16 @@ def _below(s: Situation, d: Divergence) -> Frame | None:
     return next((f for f in below if any(c.suspicion > 0 for c in _own_conditions(s, d, f))), None)
 
 
-def _hidden_forward(d: Divergence) -> Frame | None:
-    """The forward through a DDP wrapper on rank 0 alone that explains an extra broadcast of buffers, if there is just one.
-
-    Such a forward issues no collective itself in evaluation; it makes the next forward on that rank broadcast the buffers.
-    """
-    frames = d.odd_call.frames or ()
-    in_forward = any(f.file.endswith("nn/parallel/distributed.py") and f.function in _FORWARD for f in frames)
-    around_odd = [surroundings(f.file, f.line) for f in d.odd_path]
-    theirs = {test for f in d.reference_path for test in surroundings(f.file, f.line).tests}
-    if not in_forward or d.odd != (0,) or any(a.depends_on_rank and not set(a.tests) <= theirs for a in around_odd):
-        return None  # that it went elsewhere by its rank explains more than a forward that nobody saw
-    found = {f for frame in d.odd_path for f in calls_only_on_rank_zero(frame.file, frame.line)}
-    return found.pop() if len(found) == 1 else None
-
-
 def _parted(s: Situation, d: Divergence) -> Found:
-    hidden = _hidden_forward(d) if d.is_decided else None
+    hidden = hidden_forward(d) if d.is_decided else None
     frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
     own = _own_conditions(s, d, frame) or left_out_of_round(s, d, frame)
     decisive = d.by_condition.condition if d.by_condition else deciding(own)
+    if any(f.function == "__del__" for f in (*d.odd_path, *d.reference_path)):
+        decisive = None
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
-    made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
-    fixes: Sequence[str | Fix] = (
-        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_apart(d))
-    )
-    if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
-        fixes, decisive = (not_in_finalizer(finalizer),), None
-    fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped) if inside is not None else fixes
+    fixes = _usual_fixes(d, frame, decisive, hidden, inside)
     one_sided = None if d.is_decided else _one_sided(s, d)
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
@@ -195,15 +175,18 @@ def _parted(s: Situation, d: Divergence) -> Found:
         likeliest, gate = gate, _the_only(past, _own_conditions(s, d, frame))
         say, fixes = "left out", fixes_of(frame, gate or likeliest, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
+    remedy = remedy_of(s, d, frame, list(own)) if gate is None and hidden is None else NO_REMEDY
+    fixes, gate = (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes, remedy.gate or gate
+    if one_sided and not remedy.fixes:
+        fixes, gate = (decided_together(*one_sided),), one_sided[1]
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
-    asked = asked_for(d) if hidden is None else None
     undecided = one_sided[0] if one_sided else d.location if d.in_library else None
     is_plain = say in ("alone", "skipped") and d.by_condition is None
-    told = caught[0] if caught else asked or (frame if d.is_decided else undecided)
+    told = caught[0] if caught else remedy.at or (frame if d.is_decided else undecided)
     words = {
         "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),
-        "asks": _asks(asked),
+        "asks": remedy.asks,
         "mine": w.name_call(d.odd_call),
         "theirs": w.name_call(d.reference_call),
         "line": f"{w.place(inside[d.skipped])}, below {w.place(frame)}" if inside else w.place(frame),
@@ -211,7 +194,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
-        "why": _goes_on(*caught) if caught else _say_ways(frame, past) if past else "" if is_plain else _why(s, d),
+        "why": remedy.why or _reason(s, d, frame, caught, past, is_plain),
         "mine_at": w.at(innermost(d.odd_path)),
         "theirs_at": w.at(innermost(d.reference_path)),
         **more,
@@ -222,7 +205,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         _evidence(s, d),
         words,
         say,
-        fixes if d.is_decided else _agreed(asked) or tuple(decided_together(*x) for x in (one_sided,) if x),
+        fixes,
         s.others(odd if d.is_decided else d.culprits),
         w.location_of(told),
         w.group_of(d.group),
@@ -231,21 +214,38 @@ def _parted(s: Situation, d: Divergence) -> Found:
     )
 
 
-def _asks(asked: Frame | None) -> str:
-    if asked is None:
-        return ""
-    text = line_text(asked.file, asked.line)
-    does = "is each rank's own answer" if text.startswith("return ") else "may ask for that on one rank alone"
-    return f": `{text}` ({w.place(asked)}) {does}"
+def _usual_fixes(
+    d: Divergence,
+    frame: Frame | None,
+    decisive: Condition | None,
+    hidden: Frame | None,
+    inside: tuple[Frame, Frame] | None,
+) -> Sequence[str | Fix]:
+    """By the condition around the line, where there is one."""
+    if hidden is not None:
+        return ("no wrapper",)
+    if inside is not None:
+        return fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
+    made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
+    return fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_apart(d))
+
+
+def _reason(
+    s: Situation,
+    d: Divergence,
+    frame: Frame | None,
+    caught: tuple[Frame, Frame] | None,
+    past: Sequence[WayOut],
+    is_plain: bool,
+) -> str:
+    """What led the odd ranks there, in further sentences."""
+    if caught is not None:
+        return _goes_on(*caught)
+    return _say_ways(frame, past) if past else "" if is_plain else _why(s, d)
 
 
 def _goes_on(raised: Frame, handler: Frame) -> str:
     return f" Else {w.place(raised)} raises, and {w.place(handler)} lets the program go on."
-
-
-def _agreed(asked: Frame | None) -> tuple[Fix, ...]:
-    condition = deciding(around(asked).conditions) if asked else None
-    return (decided_together(asked, condition),) if condition else ()
 
 
 def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:

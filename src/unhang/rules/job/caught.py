@@ -20,7 +20,9 @@ from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
 from unhang.model import EvidenceLine, Frame, RaisedError, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import gate_of
 from unhang.rules.base import Found, rule
+from unhang.rules.remedies import of_handled
 
 _HOST_WAITS = ("lock", "outside", "data", "gil", "device")
 
@@ -127,6 +129,7 @@ def _went_on(
     holder = next((f for f in reversed(d.odd_path if d else ()) if surroundings(f.file, f.line).in_handler), None)
     has_left = d is not None and d.seq < d.stuck_seq and not _in_its_handler(s, ranks[0])
     waits_there = holder is not None and not has_left
+    fixes, gate = (("no call there", "re-raise"), None) if waits_there else of_handled(s.case, error)
     words = {
         "who": w.name_ranks(ranks),
         "head": _head(error),
@@ -141,12 +144,13 @@ def _went_on(
         _handled(s, ranks, error),
         words,
         "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on",
-        ("no call there", "re-raise") if waits_there else ("decide together", "re-raise"),
+        fixes,
         s.others(ranks),
         w.location_of(frame),
         w.group_of(d.group) if d else None,
         w.collective_of(d.reference_call, d.seq) if d else None,
         "user-exception" if waits_there or has_ended else "",
+        condition=gate_of(gate),
     )
 
 

@@ -53,6 +53,7 @@ from unhang.rules.log_lines import (
     ranks_in,
     ranks_of_pids,
 )
+from unhang.rules.remedies import of_message
 
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _WORK_IN_MEMORY = ("work.preparing", "oom.loading")
@@ -210,7 +211,9 @@ def host_out_of_memory(s: Situation) -> Found | None:
         return _killed(s, sure, 0.95, "sure")
     if first is not None and HOST_OOM.search(first.text):
         killed = "killed by signal" in first.text
-        return found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
+        found = found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
+        shown = of_message(first.text, first.frame)
+        return replace(found, cause="user-exception", fixes=(shown,)) if shown else found
     guess = _killed_while_loading(s) if first is None else ()
     return _killed(s, guess, 0.62, "guess") if guess else None
 
@@ -278,13 +281,12 @@ def user_exception(s: Situation) -> Found | None:
         return None
     if is_of_objects(first) or _is_of_plumbing(first) or known_of(first.error) is not None:
         return None
-    confidence = _confidence(s, first)
-    if comes_late(s, first):
-        confidence *= 0.75
+    confidence = _confidence(s, first) * (0.75 if comes_late(s, first) else 1)
     if confidence < 0.5:
         return None
     words = {"type": first.error.type, "head": first.head}
-    found = found_at_first(s, first, confidence, words, say="raised", fixes=("mend", "no timeout"))
+    fixes = (of_message(first.text, first.frame) or "mend", "no timeout")
+    found = found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.callpath import user_path
 from unhang.analyze.counted_apart import CountedApart, counted_apart
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
-from unhang.analyze.framework_loops import LeftFramework, left_framework
+from unhang.analyze.framework_loops import below, left_framework
 from unhang.analyze.generators import end_of_generator
+from unhang.analyze.handled import BegunAnew, begun_anew
 from unhang.analyze.leaving import (
     ended_in_loop,
     exhausted_by,
@@ -26,10 +26,11 @@ from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, ways_past
-from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence
+from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_left_loop, of_same_stop, of_stop
+from unhang.rules.framework_advice import of_gone
+from unhang.rules.remedies import fail_together
 
 _EVEN = ("agree", "join", "even")
 
@@ -100,6 +101,9 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     )
     if is_data:
         return found
+    stayed = d.reference_call if is_stayer else d.odd_call
+    if (anew := begun_anew(stayed.frames or (), left, loop.frame, loop.header, is_data is False)) is not None:
+        return _done_anew(found, anew)
     way = way_out_of(s.case, stay, left, loop.leavers)
     if way is None:
         return _not_the_data(found) if is_data is False else found
@@ -113,7 +117,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
     assert gone is not None
     is_decided = gone.stop is not None or gone.has_data
     who = gone.leavers if is_decided else d.odd if d.has_majority else gone.stayers
-    where = gone.stop or _below(d.reference_path if gone.stayers == d.reference else d.odd_path, gone.line)
+    where = gone.stop or below(d.reference_path if gone.stayers == d.reference else d.odd_path, gone.line)
     words = {
         "leavers": w.name_ranks(gone.leavers),
         "stayers": w.name_ranks(gone.stayers),
@@ -133,27 +137,13 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
         f"{say}/{say}",
-        _fixes_of(s, d, gone),
+        of_gone(s, d, gone, _EVEN),
         s.others(who),
         w.location_of(where),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         cause="code-divergence" if is_decided else "",
     )
-
-
-def _fixes_of(s: Situation, d: Divergence, gone: LeftFramework) -> tuple[str | Fix, ...]:
-    """What helps those who left a framework's loop, the program's own line first where that is known."""
-    if gone.stop:
-        return (of_stop(gone.stop) or "stop",)
-    shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
-    return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else _EVEN))
-
-
-def _below(path: Path, line: Frame) -> Frame:
-    """The user's line that a framework runs below another one, on the way of those who are still there; that line itself where there is none."""
-    behind = path[path.index(line) + 1 :] if line in path else ()
-    return behind[0] if behind else line
 
 
 def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
@@ -208,12 +198,27 @@ def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
     return replace(found, words=words, say=say, evidence=evidence, location=w.location_of(frame))
 
 
+def _done_anew(found: Found, anew: BegunAnew) -> Found:
+    """An exception led out of the loop and was handled above: what the loop is in was done once more on those ranks alone."""
+    by = f"by `{anew.by}` ({w.spot(anew.at)})" if anew.by else f"from {w.place(anew.at)}"
+    words = {**found.words, "again": anew.function, "by": by}
+    return replace(
+        found, cause="code-divergence", confidence=min(found.confidence, 0.86), words=words, say="done anew/done anew",
+        evidence=(*_but_the_loop(found), *w.code_line(anew.at, "begun anew")), fixes=(fail_together(anew), "together"),
+    )  # fmt: skip
+
+
 def _not_the_data(found: Found) -> Found:
     """The loader is known to have more, and nothing in the loop tells why it was left."""
-    say = "not the data/not the data"
     return replace(
-        found, cause="code-divergence", confidence=min(found.confidence, 0.8), say=say, fixes=("together", "agree")
-    )
+        found, cause="code-divergence", confidence=min(found.confidence, 0.8), say="not the data/not the data",
+        evidence=_but_the_loop(found), fixes=("together", "agree"),
+    )  # fmt: skip
+
+
+def _but_the_loop(found: Found) -> tuple[EvidenceLine, ...]:
+    """The evidence without the head of the loop: what that goes over has not ended it."""
+    return tuple(e for e in found.evidence if e.source != "loop")
 
 
 def _exhausted(s: Situation, d: Divergence) -> Found:
@@ -290,18 +295,13 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     return found if gone.other is None else _of_another_count(s, found, gone, gone.other)
 
 
-def _lines_of(frames: Sequence[Frame]) -> str:
-    numbers = w.listed([str(f.line) for f in frames])
-    return f"line{'s' if len(frames) > 1 else ''} {numbers}"
-
-
 def _by_role(found: Found, header: Frame) -> Found | None:
     """One loop of all roles goes over what each of them sets for itself: these are not as many."""
     name, numbers = set_by_role(header.file, header.line)
     lines = [replace(header, line=n) for n in numbers]
     if not lines:
         return None
-    words = {**found.words, "name": name, "set": _lines_of(lines), "src": 0}
+    words = {**found.words, "name": name, "set": w.lines_of(lines), "src": 0}
     words |= {"head": found.location.line if found.location else 0}
     return replace(
         found, cause="code-divergence", words=words, say="set by role/set by role", location=w.location_of(lines[0]),

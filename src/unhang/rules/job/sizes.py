@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, members_of
 from unhang.analyze.callpath import user_path
@@ -17,6 +18,7 @@ from unhang.model import CallState, CollectiveCall, EvidenceLine, Frame, Locatio
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import found_in, quote
+from unhang.rules.remedies import one_width
 
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
@@ -146,9 +148,9 @@ def gloo_sizes(s: Situation) -> Found | None:
     """Gloo's failed check: by the log alone, or in the last call of all ranks, whose parts each rank sizes itself. It does not tell which rank is wrong."""
     events = s.events.of("gloo.size_mismatch")
     if not events or not len(s.case.calls):
-        return (
-            found_in(s, events, 0.8, (), say="log", fixes=("pad", "see"), location=_aborted_at(s)) if events else None
-        )
+        at = _aborted_at(s)
+        pad = (one_width(str(Path(at.file).parent)) if at else None) or "pad"
+        return found_in(s, events, 0.8, (), say="log", fixes=(pad, "see"), location=at) if events else None
     call = _last_of_all(s) if s.divergence is None else None
     if call is None or not bare_op(call.op).startswith(_OF_PARTS):
         return None

@@ -1,0 +1,275 @@
+"""What in the program's files decides for a rank alone, where its calls part elsewhere: a count that a test goes by, a mode of a library that is switched."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path as Folder
+from typing import NamedTuple
+
+from unhang.analyze.bindings import SCOPES, last_name
+from unhang.analyze.callpath import Path
+from unhang.analyze.may_differ import SAME, may_differ
+from unhang.analyze.source import Condition, condition_of, nodes_around, surroundings
+from unhang.analyze.trees import program_files, tree_of
+from unhang.analyze.ways_out import is_counted
+from unhang.model import Frame
+
+# Methods that say which calls FSDP, DDP or DeepSpeed make in a backward or forward; attributes that do.
+_SWITCHES = frozenset(
+    ("set_reshard_after_forward", "set_reshard_after_backward", "set_requires_gradient_sync", "set_requires_all_reduce",
+     "set_unshard_in_backward", "set_gradient_accumulation_boundary", "set_is_last_backward", "gradient_checkpointing_enable",
+     "gradient_checkpointing_disable")
+)  # fmt: skip
+_OF_ROUNDS = re.compile(r"micro|accum|step|last|sync|epoch", re.IGNORECASE)
+_METRICS = ("callback_metrics", "logged_metrics")
+_MODES = frozenset(
+    ("require_backward_grad_sync", "require_forward_param_sync", "broadcast_buffers", "gradient_checkpointing")
+)
+
+
+class Decision(NamedTuple):
+    """`condition`: what all ranks should decide together, at `at`; `leads`: the line to which it leads, and how."""
+
+    at: Frame
+    condition: Condition
+    leads: Frame
+    how: str
+
+
+def lagging_count(way: Path, frame: Frame, conditions: Sequence[Condition]) -> Decision | None:
+    """For a line that runs by a count: what decides whether the count grows, where that may come out differently on the ranks.
+
+    `way`: to a call, outermost first, through the frame.
+    """
+    if not conditions or any(c.suspicion > SAME for c in conditions):
+        return None
+    asked = {ast.unparse(n) for c in conditions for n in ast.walk(c.test) if isinstance(n, ast.Name | ast.Attribute)}
+    around = nodes_around(frame.file, frame.line)
+    within: ast.AST | None = next((n for n in around if isinstance(n, ast.ClassDef)), None)
+    within = within or next((n for n in around if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+    for node in ast.walk(within) if within is not None else ():
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in asked:
+            how = f"`{ast.unparse(node.target)}`, by which it goes, grows only then"
+            found = list(_ways_to(way, frame, node.lineno))
+            if found:
+                at, condition = max(found, key=lambda x: x[1].suspicion)
+                return Decision(at, condition, frame, how)
+    return None
+
+
+def _ways_to(way: Path, frame: Frame, line: int) -> Iterator[tuple[Frame, Condition]]:
+    """The conditions around a line that may differ, and those on the way to its function where a call went through that."""
+    function = surroundings(frame.file, line).function
+    frames = [Frame(frame.file, line, function)]
+    if function == frame.function and frame in way:
+        frames += [f for f in way[: way.index(frame)] if f.function != "<module>"]
+    for f in frames:
+        for c in surroundings(f.file, f.line).conditions:
+            if c.suspicion > SAME and not c.depends_on_rank:
+                yield f, c
+
+
+@lru_cache(maxsize=8)
+def switched_mode(folder: str) -> Decision | None:
+    """The one line of the program's files that switches a mode of a library by what may differ between the ranks; None where there are several."""
+    found = [one for path in program_files(folder) for one in _switched_in(path)]
+    return found[0] if len(found) == 1 else None
+
+
+def _switched_in(path: str) -> Iterator[Decision]:
+    tree = tree_of(path)
+    for node in ast.walk(tree) if tree is not None else ():
+        name, value = _switch(node)
+        if not name:
+            continue
+        assert isinstance(node, ast.stmt)
+        around = surroundings(path, node.lineno)
+        at = Frame(path, node.lineno, around.function)
+        value = value if value is None else _strip_not(value)
+        if value is not None and not isinstance(value, ast.Constant):
+            source = _set_once(path, node.lineno, value)
+            scopes = tuple(n for n in nodes_around(path, source.lineno) if isinstance(n, SCOPES))
+            if not _is_of_rounds(source) and may_differ(path, source, scopes, by_rank=False) > SAME:
+                yield Decision(Frame(path, source.lineno, around.function), condition_of(path, source), at, name)
+                continue
+        own = [c for c in around.conditions if c.suspicion > SAME and not c.depends_on_rank]
+        if own and not any(_is_of_rounds(c.test) for c in own):
+            c = max(own, key=lambda c: c.suspicion)
+            yield Decision(Frame(path, c.line, around.function), c, at, name)
+
+
+def _is_of_rounds(test: ast.expr) -> bool:
+    """Whether a test goes by the parts of a step, which are as many on all ranks, or by what nothing is known of but its name."""
+    names = [last_name(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute)]
+    return isinstance(test, ast.Name | ast.Attribute) or is_counted(test) or any(map(_OF_ROUNDS.search, names))
+
+
+def _switch(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """(name, value) of a statement that switches a mode; ("", None) of any other."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=args)) if name in _SWITCHES:
+            return name, args[0] if args else None
+        case ast.Assign(targets=[ast.Attribute(attr=name)], value=value) if name in _MODES:
+            return name, value
+    return "", None
+
+
+def _strip_not(value: ast.expr) -> ast.expr:
+    return value.operand if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not) else value
+
+
+def _set_once(path: str, line: int, value: ast.expr) -> ast.expr:
+    """What a variable or attribute is set to, where its function sets it once, before the line; else the expression itself."""
+    name = ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else ""
+    functions = [n for n in nodes_around(path, line) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    sets = [
+        n
+        for n in (ast.walk(functions[-1]) if functions and name else ())
+        if isinstance(n, ast.Assign) and [ast.unparse(t) for t in n.targets] == [name]
+    ]
+    return sets[0].value if len(sets) == 1 and sets[0].lineno < line else value
+
+
+def made_with(folder: str, names: Sequence[str], argument: str) -> Frame | None:
+    """The one line of the program's files that calls one of these without giving an argument."""
+    found = [
+        Frame(path, n.lineno, surroundings(path, n.lineno).function)
+        for path, n in _nodes(folder)
+        if isinstance(n, ast.Call) and last_name(n.func) in names and argument not in {k.arg for k in n.keywords}
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def late_buffer(folder: str) -> tuple[Frame, str] | None:
+    """The one buffer of a module that is registered empty and filled later: the line that fills it, and its name."""
+    nodes = list(_nodes(folder))
+    empty = {name for _, n in nodes if (name := _registered_empty(n))}
+    sets = [(path, n, t) for path, n in nodes if isinstance(n, ast.Assign) for t in n.targets]
+    fills = {
+        (Frame(path, n.lineno, surroundings(path, n.lineno).function), t.attr)
+        for path, n, t in sets
+        if isinstance(t, ast.Attribute) and t.attr in empty
+    }
+    fills = {(frame, name) for frame, name in fills if frame.function != "__init__"}
+    return fills.pop() if len(fills) == 1 else None
+
+
+def _registered_empty(node: ast.AST) -> str:
+    """The name by which a module registers a buffer without a tensor."""
+    if not isinstance(node, ast.Call) or last_name(node.func) != "register_buffer":
+        return ""
+    given = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "tensor")]
+    match node.args[:1], given:
+        case [ast.Constant(value=str(name))], [ast.Constant(value=None)]:
+            return name
+    return ""
+
+
+def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
+    """The one value that a callback of Lightning monitors and that the program logs without `sync_dist`: its line and name."""
+    calls = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.Call)]
+    watched = {
+        k.value.value
+        for _, n in calls
+        for k in n.keywords
+        if k.arg == "monitor" and isinstance(k.value, ast.Constant) and isinstance(k.value.value, str)
+    }
+    found = [
+        (Frame(path, n.lineno, surroundings(path, n.lineno).function), n.args[0].value)
+        for path, n in calls
+        if last_name(n.func) == "log" and n.args and isinstance(n.args[0], ast.Constant) and n.args[0].value in watched
+        and not any(k.arg == "sync_dist" for k in n.keywords)
+    ]  # fmt: skip
+    return found[0] if len(found) == 1 else None
+
+
+def unsynced_metric(frame: Frame, test: ast.expr) -> tuple[Frame, str] | None:
+    """The metric of Lightning that a test in the frame's function goes by, and that the program logs without `sync_dist`: its line and name."""
+    function = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, ast.FunctionDef)), None)
+    asked = {ast.unparse(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute)}
+    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign)] if function is not None else []
+    read = [test, *(n.value for n in sets if asked & {ast.unparse(t) for t in n.targets})]
+    if not any(isinstance(n, ast.Attribute) and n.attr in _METRICS for value in read for n in ast.walk(value)):
+        return None
+    nodes = list(_nodes(str(Folder(frame.file).parent)))
+    logs = [(path, n) for path, n in nodes if isinstance(n, ast.Call) and last_name(n.func) == "log" and n.args]
+    own = {id(a) for _, n in logs for a in n.args}
+    named = {n.value for _, n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in own}
+    found = [
+        (Frame(path, n.lineno, surroundings(path, n.lineno).function), a.value)
+        for path, n in logs
+        if isinstance(a := n.args[0], ast.Constant)
+        and a.value in named
+        and not any(k.arg == "sync_dist" for k in n.keywords)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+class PartialLog(NamedTuple):
+    """A value that is logged over all ranks, but only where a test holds. `at`: the line; `whole`: it as it would be on every rank."""
+
+    at: Frame
+    test: str
+    whole: str
+
+
+def partial_log(folder: str) -> PartialLog | None:
+    """The one such line of the program's files: a `log(..., sync_dist=True)` under a condition of the rank's own, or a `log_dict` whose keys one leaves out."""
+    found = [one for path, n in _nodes(folder) if isinstance(n, ast.Call) for one in _partly(path, n)]
+    return found[0] if len(found) == 1 else None
+
+
+def _partly(path: str, call: ast.Call) -> Iterator[PartialLog]:
+    is_synced = any(k.arg == "sync_dist" and ast.unparse(k.value) == "True" for k in call.keywords)
+    name, at = last_name(call.func), Frame(path, call.lineno, surroundings(path, call.lineno).function)
+    if not is_synced or name not in ("log", "log_dict") or not call.args:
+        return
+    if name == "log_dict":
+        value = _set_once(path, call.lineno, call.args[0])
+        if isinstance(value, ast.DictComp) and any(g.ifs for g in value.generators):
+            tests = " and ".join(ast.unparse(t) for g in value.generators for t in g.ifs)
+            over = " ".join(f"for {ast.unparse(g.target)} in {ast.unparse(g.iter)}" for g in value.generators)
+            kept = f"{{{ast.unparse(value.key)}: ({ast.unparse(value.value)}) if {tests} else 0.0 {over}}}"
+            yield PartialLog(replace(at, line=value.lineno), tests, kept)
+        return
+    own = [c for c in surroundings(path, call.lineno).conditions if c.suspicion > SAME]
+    if len(own) == 1 and len(call.args) == 2:
+        whole = f"self.{name}({ast.unparse(call.args[0])}, ({ast.unparse(call.args[1])}) if {own[0].text} else 0.0, ..., sync_dist=True)"
+        yield PartialLog(at, own[0].text, whole)
+
+
+def _nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
+    for path in program_files(folder) if folder else ():
+        tree = tree_of(path)
+        for node in ast.walk(tree) if tree is not None else ():
+            yield path, node
+
+
+def returns_none(folder: str, name: str) -> Frame | None:
+    """The one line of the program's files at which a function of that name returns None."""
+    functions = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
+    found = [
+        Frame(path, n.lineno, name)
+        for path, function in functions
+        for n in ast.walk(function)
+        if isinstance(n, ast.Return) and (n.value is None or ast.unparse(n.value) == "None")
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def called_with(path: str, line: int, test: ast.expr) -> tuple[str, str]:
+    """(what is called, the argument) of the one call on a line that is given what a test asks to be there; two empty texts where there is none."""
+    asked = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+    calls = [n for around in nodes_around(path, line)[-4:] for n in ast.walk(around) if isinstance(n, ast.Call)]
+    found = {
+        (ast.unparse(c.func), a.id)
+        for c in calls
+        if c.lineno == line and isinstance(c.func, ast.Attribute) and isinstance(c.func.value, ast.Name)
+        for a in c.args[:1]
+        if isinstance(a, ast.Name) and a.id in asked
+    }
+    return found.pop() if len(found) == 1 else ("", "")

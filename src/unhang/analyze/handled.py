@@ -1,0 +1,165 @@
+"""Where an exception that one rank handled could be handled so that it still makes its calls: below all calls with others that its handler skips."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.source import Condition, condition_of, function_at, nodes_around, surroundings
+from unhang.analyze.trees import covers, tree_of
+from unhang.model import Case, Frame, RaisedError, user_frames
+
+_SELDOM = 5
+_RETRIES = re.compile(r"retr|attempt|backoff|executable_batch_size", re.IGNORECASE)
+
+
+class Skipped(NamedTuple):
+    """A handler with calls that ranks make together in what it is around. `line`: what raised, in the innermost function that makes such calls.
+
+    `below`: the line in the function that it called, where that is one of the program; `retries`: the decorator whose handler it is, as it is
+    written over the function of `line`. `test`: what leads to the line, where that raises; `calls`: whether the line itself made such calls.
+    """
+
+    line: Frame
+    below: Frame | None
+    retries: str
+    test: Condition | None
+    calls: bool
+
+
+def skipped_calls(case: Case, error: RaisedError) -> Skipped | None:
+    """The innermost such place; None where the handler stands around no such call."""
+    frames, handler = user_frames(error.frames), error.handler
+    body = _tried(handler) if handler is not None else None
+    if handler is None or body is None:
+        return None
+    first = next((i for i, f in enumerate(frames) if _is_in(f, handler, body)), None)
+    way = frames[: first + 1] if first is not None else frames
+    together = {f for stack in case.calls.stacks for f in _under(stack, handler, body)}
+    functions = {(f.file, f.function) for f in together}
+    line = next((f for f in way if (f.file, f.function) in functions), None)
+    if line is None:
+        return None
+    below = way[way.index(line) - 1] if way.index(line) else None
+    return Skipped(line, below, _retries(line, handler), _raised_by(line), _often_from(case, line))
+
+
+def _often_from(case: Case, line: Frame) -> bool:
+    """Whether calls are made from a line in each round, not once as those with which DDP begins."""
+    counts = Counter(case.calls["frames"].tolist())
+    here = [(i, s) for i, s in enumerate(case.calls.stacks) if any(_is_of(f, line) for f in s)]
+    return _SELDOM * sum(counts[i] for i, s in here if line in s) > sum(counts[i] for i, _ in here)
+
+
+def _is_of(frame: Frame, line: Frame) -> bool:
+    return (frame.file, frame.function) == (line.file, line.function)
+
+
+def _raised_by(line: Frame) -> Condition | None:
+    """The test of the `if` that ends with the `raise` of a line."""
+    around = nodes_around(line.file, line.line)
+    raises = next((n for n in reversed(around) if isinstance(n, ast.Raise)), None)
+    gate = next((n for n in reversed(around) if isinstance(n, ast.If)), None)
+    if raises is None or gate is None or gate.body[-1] is not raises or gate.orelse:
+        return None
+    return condition_of(line.file, gate.test)
+
+
+def _tried(handler: Frame) -> range | None:
+    """The lines of the `try` that a handler belongs to."""
+    tree = tree_of(handler.file)
+    tries = (
+        [n for n in ast.walk(tree) if isinstance(n, ast.Try) and any(covers(h, handler.line) for h in n.handlers)]
+        if tree is not None
+        else []
+    )
+    if not tries:
+        return None
+    body = tries[-1].body
+    return range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1)
+
+
+def _is_in(frame: Frame, handler: Frame, body: range) -> bool:
+    return (frame.file, frame.function) == (handler.file, handler.function) and frame.line in body
+
+
+def _under(stack: Iterable[Frame], handler: Frame, body: range) -> list[Frame]:
+    """The user's frames of a call that was made within a `try`, that of the `try` included."""
+    mine = user_frames(tuple(stack))
+    at = next((i for i, f in enumerate(mine) if _is_in(f, handler, body)), None)
+    return list(mine[: at + 1]) if at is not None else []
+
+
+def _retries(line: Frame, handler: Frame) -> str:
+    """The decorator over the function of a line that comes from where the handler stands, as it is written."""
+    function = function_at(line.file, line.line)
+    makers = {n.name for n in nodes_around(handler.file, handler.line) if isinstance(n, ast.FunctionDef)}
+    found = [
+        ast.unparse(d)
+        for d in (function.decorator_list if function is not None else ())
+        if last_name(d.func if isinstance(d, ast.Call) else d) in makers
+    ]
+    return f"@{found[0]}" if len(found) == 1 else ""
+
+
+class BegunAnew(NamedTuple):
+    """A function that a rank left in the middle of a loop, and that was called anew at `at`; `by`: the decorator that did it, where one did.
+
+    `before`: the statement of a round right before that in which the others wait; `text`: what it is.
+    """
+
+    function: str
+    by: str
+    at: Frame
+    before: Frame
+    text: str
+
+
+def begun_anew(frames: Sequence[Frame], left: Path, frame: Frame, header: int, has_data: bool) -> BegunAnew | None:
+    """For ranks that are in front of a loop in which others still are, in the same function: an exception led out of it, and it was called once more.
+
+    `frames`: of the call of those who stay, innermost first, through the frame; `header`: the head of the loop. `has_data`: its loader has not
+    ended on those who left.
+    """
+    stay, function = user_path(frames), function_at(frame.file, frame.line)
+    depth = stay.index(frame) if frame in stay else -1
+    if depth < 0 or len(left) <= depth or stay[:depth] != left[:depth] or function is None:
+        return None
+    mine, first = left[depth], min((x.header for x in surroundings(frame.file, header).loops), default=header)
+    if (mine.file, mine.function) != (frame.file, frame.function) or mine.line >= first:
+        return None
+    above = next((f for f in frames[frames.index(frame) + 1 :] if "/torch/" not in f.file), None)
+    by = next((d for d in function.decorator_list if _RETRIES.search(ast.unparse(d))), None)
+    before = _before(frame)
+    if (
+        above is None
+        or before is None
+        or not (by or (_is_tried(above) and (has_data or above not in stay[: depth - 1])))
+    ):
+        return None
+    at = Frame(frame.file, by.lineno, function.name) if by is not None else above
+    line = Frame(frame.file, before.lineno, frame.function)
+    return BegunAnew(function.name, f"@{ast.unparse(by)}" if by is not None else "", at, line, ast.unparse(before))
+
+
+def _is_tried(at: Frame) -> bool:
+    """Whether a line is tried again and again: in a `try` in a loop."""
+    around = nodes_around(at.file, at.line)
+    tries = [n for n in around if isinstance(n, ast.Try) and any(covers(s, at.line) for s in n.body)]
+    return bool(tries) and any(isinstance(n, ast.For | ast.While) for n in around)
+
+
+def _before(frame: Frame) -> ast.stmt | None:
+    """The simple statement right before the one at a line, in its block."""
+    for node in reversed(nodes_around(frame.file, frame.line)):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            at = next((i for i, s in enumerate(block) if covers(s, frame.line)), 0) if isinstance(block, list) else 0
+            if at and isinstance(block, list):
+                return block[at - 1] if isinstance(block[at - 1], ast.Assign | ast.Expr) else None
+    return None

@@ -1,0 +1,234 @@
+"""Which way all ranks go by a condition: to the line as soon as one of them comes to it, or only if all of them do; and what has nothing to give gives nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.framework_loops import ASKS
+from unhang.fix.program import NoDiff, Program, called, calls_in, dotted, takes_what_it_finds
+
+_EXCHANGES = re.compile(
+    r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce"
+)
+_REQUESTS = re.compile(r"save|checkpoint|evaluat|validat|export|snapshot|report", re.IGNORECASE)
+_TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
+# Such a round is bad: no rank can use it.
+_IS_BAD = re.compile(r"nan|inf$|isinf|finite|bad|overflow|corrupt|invalid|error|fail|broken", re.IGNORECASE)
+# What takes a list without items.
+_TAKES_NONE = frozenset(
+    ("len", "list", "tuple", "set", "sum", "enumerate", "zip", "sorted", "reversed", "iter", "print", "str", "repr", "any", "all", "dict",
+     "all_gather_object", "gather_object")
+)  # fmt: skip
+
+
+def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, line: int, backend: str) -> bool:
+    """Whether the opposite of a test leads to an exchange that a rank skips as it has nothing to give: then it is to run as soon as one rank has.
+
+    Where a list without items is joined there, the join takes it from now on.
+
+    Raises:
+        NoDiff: what follows needs what only the other ranks have.
+    """
+    if not isinstance(node, ast.If) or node.orelse:
+        return False
+    skipped = _behind(program, node)
+    if _is_bad(node.test):
+        return False
+    if not _holds_exchange(skipped, line):
+        return _is_request(node, skipped)
+    if gradient_of(node.test):
+        give_zeros(program, node)
+        return True
+    return _can_give_nothing(program, node.test, skipped, backend)
+
+
+def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: int, backend: str) -> bool:
+    """Whether a test asks if a rank has something for the exchange in its block: all are to make it as soon as one rank has.
+
+    Raises:
+        NoDiff: the block needs what only the ranks have that come to it.
+    """
+    if not isinstance(node, ast.If) or node.orelse or _is_bad(node.test):
+        return False
+    if not _holds_exchange(node.body, line):
+        return _is_request(node, node.body)
+    if gradient_of(node.test):
+        give_zeros(program, node)
+        return True
+    given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
+    return bool(_names(node.test) & given) and _can_give_nothing(program, node.test, node.body, backend)
+
+
+def _is_request(node: ast.If, runs: Sequence[ast.stmt]) -> bool:
+    """Whether a rank wants something of all that is no step of the training, a save or an evaluation, and that any of them can make."""
+    made = {called(c) for s in runs for c in calls_in(s)}
+    asks = any(
+        isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn)
+        for n in ast.walk(node.test)
+        for op in getattr(n, "ops", ())
+    )
+    return any(map(_REQUESTS.search, made)) and not made & {*_TRAINS} and not asks and not takes_what_it_finds(node)
+
+
+def gradient_guard(program: Program, loop: ast.For) -> ast.If | None:
+    """The one test of a loop that lets a round go without its exchange where a parameter has no gradient."""
+    found = [
+        n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.If) and gradient_of(n.test) and not n.orelse
+    ]
+    is_one = len(found) == 1 and any(True for _ in _exchanges_of(program, found[0]))
+    return found[0] if is_one else None
+
+
+def _exchanges_of(program: Program, node: ast.If) -> Iterator[ast.Call]:
+    """What a test guards: in its block, else behind it."""
+    runs = (
+        node.body
+        if isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
+        else _behind(program, node)
+    )
+    return (c for s in runs for c in _exchanges(s))
+
+
+def gradient_of(test: ast.expr) -> str:
+    """The gradient that a test asks to be there, or not to be: `p.grad is not None`."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.IsNot() | ast.Is()], comparators=[ast.Constant(value=None)]):
+            return name if (name := dotted(left)).endswith(".grad") else ""
+    return ""
+
+
+def give_zeros(program: Program, node: ast.If) -> None:
+    """Lets a parameter without a gradient give zeros, where all ranks go on behind a test for it.
+
+    Raises:
+        NoDiff: the block stands on the line of its condition.
+    """
+    gradient = gradient_of(node.test)
+    is_guarded = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
+    first, end = node.body[0], program.newline
+    if first.lineno == node.lineno:
+        raise NoDiff("the block stands on the line of its condition")
+    indent = program.indent(first if is_guarded else node)
+    zeros = f"{indent}if {gradient} is None:{end}{indent}    {gradient} = torch.zeros_like({gradient.removesuffix('.grad')}){end}"
+    if is_guarded:
+        program.insert_before(first, zeros)
+    else:
+        program.insert_after(node, zeros)
+
+
+def asks_a_framework(node: ast.If | ast.IfExp | ast.While) -> bool:
+    """Whether a test leads to a line that asks a framework for something: `control.should_log = True`."""
+    sets = (
+        (n for s in getattr(node, "body", ()) if isinstance(s, ast.Assign) for n in s.targets)
+        if isinstance(node, ast.If)
+        else ()
+    )
+    return any(isinstance(n, ast.Attribute) and n.attr in ASKS for n in sets)
+
+
+def _behind(program: Program, node: ast.If) -> list[ast.stmt]:
+    """What does not run where a test leaves the function or the round."""
+    leave = node.body[-1]
+    at: ast.stmt = node
+    found: list[ast.stmt] = []
+    ways = {ast.Return: (ast.FunctionDef, ast.AsyncFunctionDef), ast.Continue: (ast.For, ast.While)}
+    until = ways.get(type(leave))
+    if until is None:
+        return []
+    for above in program.around(node):
+        block = program.block_of(at)
+        found += block[block.index(at) + 1 :]
+        if isinstance(above, until) or not isinstance(above, ast.stmt):
+            break
+        at = above
+    return found
+
+
+def _holds_exchange(statements: Sequence[ast.stmt], line: int) -> bool:
+    """Whether the line is an exchange in these statements, and they hold no step of the training."""
+    made = [c for s in statements for c in calls_in(s)]
+    if any(called(c) in _TRAINS for c in made):
+        return False
+    return any(c.lineno <= line <= (c.end_lineno or 0) for s in statements for c in _exchanges(s))
+
+
+def has_exchange(statements: Sequence[ast.stmt]) -> bool:
+    """Whether statements make calls with other ranks, or a step of the training."""
+    made = [c for s in statements for c in calls_in(s)]
+    return any(called(c) in _TRAINS or _EXCHANGES.fullmatch(called(c)) for c in made)
+
+
+def _exchanges(statement: ast.stmt) -> Iterator[ast.Call]:
+    return (c for c in calls_in(statement) if _EXCHANGES.fullmatch(called(c)))
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {name for n in ast.walk(node) if (name := dotted(n))} - {"self", "dist", "torch"}
+
+
+def _is_bad(test: ast.expr) -> bool:
+    words = (last_name(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute))
+    is_unlike_itself = isinstance(test, ast.Compare) and ast.dump(test.left) in map(ast.dump, test.comparators)
+    return is_unlike_itself or any(_IS_BAD.search(word) for word in words)
+
+
+def _emptied(test: ast.expr) -> str:
+    """What a test asks to have items: `not xs`, `len(xs) == 0`, `xs`; empty where it asks for something else."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _emptied(operand)
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
+            return _emptied(left)
+        case ast.Call(func=ast.Name(id="len"), args=[of]):
+            return dotted(of)
+        case ast.Name() | ast.Attribute():
+            return dotted(test)
+    return ""
+
+
+def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt], backend: str) -> bool:
+    """Whether statements run as well on a rank that came to them only since another one did.
+
+    Raises:
+        NoDiff: they need items that this rank has not.
+    """
+    if any(
+        isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for n in ast.walk(test) for op in getattr(n, "ops", ())
+    ):
+        return False
+    device = ', device="cuda"' if "nccl" in backend else ""
+    if not (name := _emptied(test)):
+        return bool(_asks_for_size(test))
+    for node in (n for s in runs for n in ast.walk(s) if dotted(n) == name and n in program.parents):
+        parent = program.parents[node]
+        while isinstance(parent, ast.GeneratorExp | ast.ListComp | ast.comprehension | ast.Starred):
+            node, parent = parent, program.parents[parent]
+        if isinstance(parent, ast.For) or (isinstance(parent, ast.Call) and called(parent) in _TAKES_NONE):
+            continue
+        if isinstance(parent, ast.Call) and _is_join(parent):
+            program.replace(parent, f"({program.text(parent)} if {_some(name, test)} else torch.zeros(0{device}))")
+        elif not isinstance(parent, ast.Assign | ast.Expr | ast.Attribute):
+            raise NoDiff(
+                f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there"
+            )
+    return True
+
+
+def _some(name: str, test: ast.expr) -> str:
+    """Whether there are items, as code."""
+    is_counted = any(isinstance(n, ast.Call) for n in ast.walk(test))
+    return f"len({name})" if is_counted else name
+
+
+def _is_join(parent: ast.Call) -> bool:
+    return dotted(parent.func) == "torch.cat" and len(parent.args) == 1 and not parent.keywords
+
+
+def _asks_for_size(test: ast.expr) -> bool:
+    """Whether it compares a number: what is too small to be worth an exchange."""
+    return any(
+        isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE) for n in ast.walk(test)
+    )

@@ -1,0 +1,262 @@
+"""Loops that end at another round on each rank: they end together, begin alike, go as far on all, or give as much to each."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.source import surroundings
+from unhang.fix.agreed import agree_on, is_collective, is_plain, only_collectives, reached_by_all, take_from_one
+from unhang.fix.direction import give_zeros, gradient_guard, has_exchange
+from unhang.fix.helpers import AGREED, ANY_RANK, IN_STEP, MOST, OF_ALL, put, put_helper
+from unhang.fix.program import Edit, NoDiff, Program, Said, binds, called, calls_in, dotted
+from unhang.model import Finding
+
+_OF_TENSORS = ("item", "sum", "mean", "float", "double", "clone", "detach", "to", "cpu", "cuda", "numel")
+_SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
+
+
+def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets a loop end on all ranks at the same round.
+
+    Raises:
+        NoDiff: there is no `for` loop there, or it is not sure of which group the ranks are.
+    """
+    if finding.condition is not None:
+        return agree_on(program, finding.condition, finding, backend)
+    loop = _loop_there(program, finding)
+    if loop is not None and (guard := gradient_guard(program, loop)) is not None:
+        return _with_zeros(program, guard, finding, backend)
+    if not is_collective(finding) or any(" in isend" in e.text or " in irecv" in e.text for e in finding.evidence):
+        return _as_many_rounds(program, loop, finding, backend)
+    if loop is not None and (table := _table_of(loop)) is not None:
+        return _with_all_keys(program, loop, table, finding, backend)
+    source = _what_ends(program, finding)
+    if (split := _split_above(program, source)) is not None:
+        at = program.end(split) - 1
+        program.edits.append(Edit(at, at, ", apply_padding=True"))
+        return Said(
+            "end together",
+            "Every rank gets as many items: the last one is given again, at the end of all that is gathered",
+        )
+    name, group = put_helper(program, IN_STEP, "in_step", source, finding, backend)
+    program.replace(source, f"{name}({program.text(source)}{group})")
+    return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
+
+
+def _loop_there(program: Program, finding: Finding) -> ast.For | None:
+    line = _lines_of(finding).get("loop", 0)
+    return next((n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line), None)
+
+
+def _with_zeros(program: Program, guard: ast.If, finding: Finding, backend: str) -> Said:
+    """A parameter that has no gradient on one rank gives zeros there."""
+    is_guarded = isinstance(guard.test, ast.Compare) and isinstance(guard.test.ops[0], ast.IsNot)
+    text, wanted = (ANY_RANK, "any_rank") if is_guarded else (AGREED, "agreed")
+    name, group = put_helper(program, text, wanted, guard, finding, backend)
+    program.replace(guard.test, f"{name}({program.text(guard.test)}{group})")
+    give_zeros(program, guard)
+    return Said("decide together", "All ranks reduce a gradient as soon as one of them has it; the others give zeros")
+
+
+def _as_many_rounds(program: Program, loop: ast.For | None, finding: Finding, backend: str) -> Said:
+    """A loop in which ranks send to each other goes on as long as any of them needs it."""
+    over = loop.iter if loop is not None else None
+    is_counted = isinstance(over, ast.Call) and called(over) == "range" and not over.keywords
+    counts = (
+        {n.id for a in over.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+        if isinstance(over, ast.Call) and is_counted
+        else set()
+    )
+    if loop is None or len(counts) != 1 or loop not in program.block_of(loop):
+        raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
+    name = counts.pop()
+    if any(name in binds(s) for s in loop.body) or not program.is_alone(loop.body[0]):
+        raise NoDiff(f"the loop changes {name}")
+    reached_by_all(program, loop.lineno)
+    most = put(program, MOST, "most_of_all", loop, backend, "")
+    program.insert_before(loop, f"{program.indent(loop)}{name} = {most}({name}){program.newline}")
+    return Said(
+        "end together", f"All ranks make as many rounds as the one that needs most: `{name}` of line {loop.lineno}"
+    )
+
+
+def _table_of(loop: ast.For) -> ast.expr | None:
+    """The table whose values a loop exchanges key by key: `for key, value in table.items()`, `for key in table`."""
+    over = loop.iter
+    if isinstance(over, ast.Call) and called(over) == "sorted" and len(over.args) == 1:
+        over = over.args[0]
+    if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr in ("items", "keys"):
+        over = over.func.value
+        is_table = True
+    else:
+        looked_up = {
+            ast.dump(n.value) for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Subscript) and n.slice
+        }
+        keys = {
+            n.slice.id
+            for s in loop.body
+            for n in ast.walk(s)
+            if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)
+        }
+        is_table = ast.dump(over) in looked_up and isinstance(loop.target, ast.Name) and loop.target.id in keys
+    return over if is_table and isinstance(over, ast.Name | ast.Attribute) and has_exchange(loop.body) else None
+
+
+def _with_all_keys(program: Program, loop: ast.For, table: ast.expr, finding: Finding, backend: str) -> Said:
+    """All ranks go over the keys of all of them."""
+    values = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    used = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Attribute) and dotted(n.value) in values]
+    if any(n.attr not in _OF_TENSORS for n in used):
+        raise NoDiff("the values of the table are objects, and what one counts that a rank has not is yours to decide")
+    reached_by_all(program, loop.lineno)
+    name, group = put_helper(program, OF_ALL, "of_all_ranks", loop, finding, backend)
+    text = f"{name}({program.text(table)}{group})"
+    if isinstance(program.parents[table], ast.Attribute):
+        program.replace(table, text)
+    else:
+        program.insert_before(loop, f"{program.indent(loop)}{program.text(table)} = {text}{program.newline}")
+    return Said(
+        "end together", "All ranks go over the keys of all of them, in one order; what a rank has not counts zero"
+    )
+
+
+def _split_above(program: Program, source: ast.expr) -> ast.Call | None:
+    """`split_between_processes(...)` without padding, from which a loop has its items."""
+    for above in program.around(source):
+        for item in above.items if isinstance(above, ast.With) else ():
+            call = item.context_expr
+            if (
+                isinstance(call, ast.Call)
+                and called(call) == "split_between_processes"
+                and isinstance(item.optional_vars, ast.Name)
+                and dotted(source) == item.optional_vars.id
+                and len(call.args) == 1
+                and not call.keywords
+            ):
+                return call
+    return None
+
+
+def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets all ranks make the same rounds of a loop that the program, not its data, made different.
+
+    Raises:
+        NoDiff: nothing tells what made them different, or it is not sure that all ranks come there.
+    """
+    only_collectives(finding)
+    lines = _lines_of(finding)
+    if "way out" in lines:
+        return _leave_together(program, lines["way out"], finding, backend)
+    if "first round" in lines:
+        return _begin_alike(program, lines["first round"], finding, backend)
+    if "rounds" in lines and "loop" in lines:
+        return _count_alike(program, lines["loop"], finding, backend)
+    if "loop" in lines and _goes_to_its_end(program, lines["loop"]):
+        return even_rounds(program, finding, backend)
+    raise NoDiff("the report names nothing that decides how many rounds a rank makes")
+
+
+def _goes_to_its_end(program: Program, line: int) -> bool:
+    """Whether nothing but what it goes over ends a loop."""
+    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
+    ways = (ast.Break, ast.Return, ast.Raise, ast.Try)
+    return len(loops) == 1 and not any(isinstance(n, ways) for s in loops[0].body for n in ast.walk(s))
+
+
+def _lines_of(finding: Finding) -> dict[str, int]:
+    """The lines that the evidence names, by what they are."""
+    return {e.source: e.line for e in finding.evidence if e.line}
+
+
+def _leave_together(program: Program, line: int, finding: Finding, backend: str) -> Said:
+    """Lets all ranks leave a loop as soon as one of them wants to; where all of something have to be done, only when it is so on every rank."""
+    tests = [n for n in ast.walk(program.tree) if isinstance(n, ast.If | ast.While) and n.test.lineno == line]
+    if len(tests) != 1:
+        raise NoDiff(f"line {line} holds no test of its own that leaves the loop")
+    node = tests[0]
+    loop = node if isinstance(node, ast.While) else _loop_of(program, node)
+    is_plain(program, node)
+    reached_by_all(program, line)
+    if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Break | ast.Return):
+        raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
+    if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
+        raise NoDiff(f"a `continue` before line {line} may lead past the test")
+    is_head = loop is node
+    is_done = not is_head and _asks_for_all(node.test)
+    text, wanted = (AGREED, "agreed") if is_head or is_done else (ANY_RANK, "any_rank")
+    name, group = put_helper(program, text, wanted, node, finding, backend)
+    program.replace(node.test, f"{name}({program.text(node.test)}{group})")
+    when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
+    return Said("decide together", f"All ranks leave the loop together, {when}")
+
+
+def _asks_for_all(test: ast.expr) -> bool:
+    """Whether a test holds when all of something is so: `done.all()`."""
+    parts = [*ast.walk(test)]
+    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in parts)
+    return is_of_all and not any(isinstance(n, ast.Not) for n in parts)
+
+
+def _loop_of(program: Program, node: ast.AST) -> ast.AST:
+    found = next((n for n in program.around(node) if isinstance(n, ast.For | ast.While)), None)
+    if found is None:
+        raise NoDiff("the test is in no loop of its function")
+    return found
+
+
+def _begin_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
+    """Lets all ranks begin a loop where rank 0 does."""
+    found = [n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and n.lineno == line]
+    if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name):
+        raise NoDiff(f"line {line} does more than to set one variable")
+    take_from_one(program, found[0].value, line, finding, backend)
+    return Said("one says", f"Rank 0 says what `{found[0].targets[0].id}` is, and the others take it")
+
+
+def _count_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
+    """Lets all ranks make as many rounds as rank 0 does."""
+    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
+    over = loops[0].iter if len(loops) == 1 else None
+    if isinstance(over, ast.Call) and called(over) in ("range", "trange") and over.args and not over.keywords:
+        over = over.args[0 if len(over.args) == 1 else 1]
+    if not isinstance(over, ast.Name | ast.Attribute):
+        raise NoDiff(f"line {line} is not a `for` loop over a list or a number of rounds")
+    rank = next((int(e.source.split()[1]) for e in finding.evidence if _SAYS_ROUNDS.fullmatch(e.source)), 0)
+    take_from_one(program, over, line, finding, backend, rank=rank)
+    return Said("one says", f"Rank {rank} says `{program.text(over)}` before the loop, and the others take it")
+
+
+def _what_ends(program: Program, finding: Finding) -> ast.expr:
+    """The iterable that is at its end on one rank first."""
+    lines = _lines_of(finding)
+    at = lines.get("loop") or (finding.location.line if finding.location else 0)
+    if "handler" in lines:
+        return _given_to_next(program, lines["handler"])
+    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno <= at <= (n.end_lineno or 0)]
+    heads = [n for n in loops if n.lineno == at]
+    if not loops or ("loop" in lines and not heads):
+        raise NoDiff(f"line {at} is not a `for` loop whose rounds could be agreed on")
+    loop = (heads or loops)[-1]
+    if any(c.depends_on_rank for c in surroundings(str(program.path), loop.lineno).conditions):
+        raise NoDiff("the loop is for some ranks only")
+    return loop.iter
+
+
+def _given_to_next(program: Program, line: int) -> ast.expr:
+    """What is iterated over by `next(iterator)` in the `try` whose handler stands at this line."""
+    tries = [n for n in ast.walk(program.tree) if isinstance(n, ast.Try) and any(h.lineno == line for h in n.handlers)]
+    for one in tries:
+        nexts = [c for s in one.body for c in calls_in(s) if dotted(c.func) == "next" and len(c.args) == 1]
+        if len(nexts) != 1 or not isinstance(nexts[0].args[0], ast.Name):
+            break
+        name, function = nexts[0].args[0].id, program.function_of(one)
+        made = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and name in binds(n) and not _has_block(n)]
+        if len(made) == 1 and isinstance(made[0], ast.Assign) and len(made[0].targets) == 1:
+            return made[0].value
+    raise NoDiff("it is not certain what the exhausted iterator was made from")
+
+
+def _has_block(node: ast.stmt) -> bool:
+    return bool(getattr(node, "body", None))

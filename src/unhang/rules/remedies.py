@@ -1,0 +1,322 @@
+"""First fixes for calls that part where no condition around their line tells why: what a rank decides elsewhere, what an object or a framework does by itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from unhang.analyze.decisions import (
+    Decision,
+    PartialLog,
+    lagging_count,
+    late_buffer,
+    made_with,
+    partial_log,
+    returns_none,
+    switched_mode,
+    unsynced_monitor,
+)
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.framework_loops import asked_for
+from unhang.analyze.framework_settings import LIGHTNING
+from unhang.analyze.handled import BegunAnew, skipped_calls
+from unhang.analyze.may_differ import OPEN
+from unhang.analyze.recorded_forwards import has_one_more_buffer
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import Condition, around, function_at, surroundings
+from unhang.analyze.trees import line_text
+from unhang.model import Case, Fix, Frame, RaisedError
+from unhang.rules import wording as w
+from unhang.rules.advice import deciding
+from unhang.rules.framework_advice import of_monitor
+
+_OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
+_SEE, _UNDO = "unhang run -- <the same command>: all ranks make the same calls", "revert the edit"
+
+
+class Remedy(NamedTuple):
+    """`gate`: what all ranks should decide together; `at`: the line at fault, where that is known; `asks`: what it does, for the title; `why`: more."""
+
+    fixes: tuple[Fix, ...] = ()
+    gate: Condition | None = None
+    at: Frame | None = None
+    asks: str = ""
+    why: str = ""
+
+
+NO_REMEDY = Remedy()
+
+
+def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Condition]) -> Remedy:
+    """What mends it, where something in the program shows what led the ranks apart.
+
+    `own`: the conditions of the frame's line that the other side's lines do not stand under.
+    """
+    paths = (*d.odd_path, *d.reference_path)
+    if (finalizer := next((f for f in paths if f.function == "__del__"), None)) is not None:
+        return Remedy((_not_in_finalizer(d, finalizer),))
+    if (asked := asked_for(d)) is not None:
+        return _of_asked(asked)
+    if has_one_more_buffer(s, d):
+        return _same_buffers(d)
+    if d.in_library is not None and d.location is not None:
+        return _of_library(d, str(Path(d.location.file).parent))
+    return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)
+
+
+def _of_asked(asked: Frame) -> Remedy:
+    """For a line that asks a framework for what one side alone does, or answers it."""
+    condition = deciding(around(asked).conditions)
+    text = line_text(asked.file, asked.line)
+    does = "is each rank's own answer" if text.startswith("return ") else "may ask for that on one rank alone"
+    asks = f": `{text}` ({w.place(asked)}) {does}"
+    if condition is None or not condition.suspicion:
+        return Remedy((), None, asked, asks)
+    return Remedy((_decided_there(Decision(asked, condition, asked, "")),), condition, asked, asks)
+
+
+def _of_count(d: Divergence, frame: Frame, own: Sequence[Condition]) -> Remedy:
+    """For a line that runs by a count, which may lag on a rank."""
+    way = d.reference_path if frame in d.reference_path else d.odd_path
+    count = lagging_count(way, frame, own)
+    if count is None:
+        return NO_REMEDY
+    c = count.condition
+    why = f" It may lag since {w.spot(count.at)} runs only if `{c.text}` (line {c.line}): {count.how}."
+    return Remedy((_decided_there(count),), c, why=why)
+
+
+def _of_either_count(d: Divergence) -> Remedy:
+    """The same where nobody is in the majority, if only one side runs by such a count."""
+    ends = [p[-1] for p in (d.odd_path, d.reference_path) if p]
+    found = [r for f in ends if (r := _of_count(d, f, around(f).conditions)).fixes]
+    return found[0] if len(found) == 1 else NO_REMEDY
+
+
+def _of_library(d: Divergence, folder: str) -> Remedy:
+    """For calls that a library made below one line of the user: a mode, a metric, or a setting of the program."""
+    frames = [*(d.odd_call.frames or ()), *(d.reference_call.frames or ())]
+    if any(f.function == "_get_num_items_in_batch" for f in frames):
+        return _of_items(folder)
+    is_of_log = any(part in f.file and "/logger_connector/" in f.file for f in frames for part in LIGHTNING)
+    if is_of_log and (partial := partial_log(folder)) is not None:
+        return _of_partial_log(partial)
+    is_of_callback = any(part in f.file and "/callbacks/" in f.file for f in frames for part in LIGHTNING)
+    monitor = unsynced_monitor(folder) if is_of_callback else None
+    if monitor is not None and (fix := of_monitor(monitor)) is not None:
+        at, name = monitor
+        return Remedy((fix,), at=at, asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(at)})")
+    switch = switched_mode(folder)
+    if switch is None:
+        return NO_REMEDY
+    asks = f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) may come out differently on each rank"
+    return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
+
+
+def _of_partial_log(partial: PartialLog) -> Remedy:
+    """For what Lightning reduces over all ranks key by key, and some ranks do not log."""
+    fix = Fix(
+        title="Log the same keys on every rank: each is reduced over all of them",
+        advice=f"# {w.spot(partial.at)}, on every rank, also where `{partial.test}` does not hold\n{partial.whole}",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+    return Remedy(
+        (fix,), at=partial.at, asks=f": what is logged with sync_dist at {w.spot(partial.at)} hangs on `{partial.test}`"
+    )
+
+
+def _of_items(folder: str) -> Remedy:
+    """For the Trainer's gather of the number of items: it leaves it out where a batch has no labels."""
+    made = made_with(folder, ("TrainingArguments", "Seq2SeqTrainingArguments"), "average_tokens_across_devices")
+    where = f" ({w.spot(made)})" if made is not None else ""
+    return Remedy(
+        (
+            Fix(
+                title="Let the Trainer not count the labels of all ranks: a batch without labels leaves that out",
+                advice=f"TrainingArguments(..., average_tokens_across_devices=False){where}   # or give each batch labels: -100 where there is none",
+                verify=_SEE,
+                undo=_UNDO,
+            ),
+        ),
+        why=" The Trainer gathers the number of labels of each step from all ranks, but only where the batch has labels.",
+    )
+
+
+def _same_buffers(d: Divergence) -> Remedy:
+    """For a DDP forward that has one more buffer to broadcast on some ranks."""
+    folder = str(Path(d.odd_path[-1].file).parent) if d.odd_path else ""
+    made, late = made_with(folder, ("DistributedDataParallel", "DDP"), "broadcast_buffers"), late_buffer(folder)
+    first = f"# {w.spot(made)}, on every rank:\n" if made is not None else ""
+    named = (
+        f"\n# or fill the buffer `{late[1]}` ({w.spot(late[0])}) when the module is made, on every rank, not at the first batch that needs it"
+        if late
+        else ""
+    )
+    what = f": `{late[1]}`, which {w.spot(late[0])} fills at the first batch that needs it" if late else ""
+    return Remedy(
+        (
+            Fix(
+                title="Let DDP not broadcast the buffers: there is one more of them on some ranks",
+                advice=f"{first}DistributedDataParallel(..., broadcast_buffers=False){named}",
+                verify=_SEE,
+                undo=_UNDO,
+            ),
+        ),
+        why=f" In one forward {w.name_ranks(d.odd)} broadcast more buffers than the others have{what}.",
+    )
+
+
+def _decided_there(decision: Decision) -> Fix:
+    """What all ranks decide together at a line that leads to another one."""
+    c, is_asked = decision.condition, decision.at == decision.leads
+    leads = "" if is_asked else f" ({w.spot(decision.leads)}: {decision.how})"
+    return Fix(
+        title="Let all ranks take this decision together",
+        advice=f"# {w.base_name(c.path)}:{c.line}, on every rank{leads}\n"
+        f"flag = torch.tensor(float(bool({c.text})))\n"
+        f"dist.all_reduce(flag, op=dist.ReduceOp.{'MAX' if is_asked else 'MIN'})\n"
+        f"# and in place of `{c.text}` there: flag.item() > 0",
+        verify=_SEE,
+        undo=_UNDO,
+        does="decide together",
+    )
+
+
+def _not_in_finalizer(d: Divergence, finalizer: Frame) -> Fix:
+    """For a call that an object makes when it is given up: each rank does that when it likes."""
+    path = d.reference_path if finalizer in d.reference_path else d.odd_path
+    above = path[path.index(finalizer) - 1]
+    text = line_text(above.file, above.line)
+    name = text.removeprefix("del ").strip() if text.startswith("del ") else ""
+    place = f"{w.base_name(finalizer.file)}:{finalizer.line}"
+    advice = f"# {place}: rename `__del__` to `close`\n" + (
+        f"{name}.close()   # {w.spot(above)}: on every rank, in place of `{text}`"
+        if name.isidentifier()
+        else "x.close()   # on every rank, at the same place of the program, where it is no longer needed"
+    )
+    return Fix(
+        title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
+        advice=advice,
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo=_UNDO,
+    )
+
+
+def fail_together(anew: BegunAnew) -> Fix:
+    """For what is done once more where it failed: all ranks learn of the failure before the call in which the others would wait."""
+    return Fix(
+        title=f"Let all ranks fail together: {anew.function}() is done once more on the rank alone that failed",
+        advice=_raised_on_all(anew.before, anew.text, "RuntimeError", "CUDA out of memory. On another rank")
+        + "\n# what fails in backward can not be agreed on: let no item be so large that it does",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+
+
+def _raised_on_all(line: Frame, text: str, kind: str, message: str) -> str:
+    """A statement in a `try` of its own; what it raises on one rank, all ranks raise behind it."""
+    return (
+        f"# {w.spot(line)}, in place of `{text}`, on every rank\n"
+        f"caught = []\ntry:\n    {text}\nexcept {kind} as error:   # of what is handled above\n    caught.append(error)\n"
+        "failed = torch.tensor(float(len(caught))); dist.all_reduce(failed, op=dist.ReduceOp.MAX)\n"
+        f'if failed.item():\n    raise (caught or [{kind}("{message}")])[0]   # all ranks go to the handler'
+    )
+
+
+def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], Condition | None]:
+    """What helps where a rank handled an exception; and the test by which all ranks should raise it, where one does.
+
+    To agree behind the handler helps only where no calls with others stand between what raised and the handler: else it has skipped these.
+    """
+    skipped = skipped_calls(case, error)
+    if skipped is None:
+        return ("decide together", "re-raise"), None
+    line, below, test = skipped.line, skipped.below, skipped.test
+    others = [c for c in surroundings(line.file, line.line).conditions if test is None or c != test]
+    if skipped.retries and below is not None:
+        return (_try_less(line, below, skipped.retries), "re-raise"), None
+    kind, text = error.type.rpartition(".")[2], line_text(line.file, line.line)
+    is_open = any(c.suspicion > OPEN for c in others) or skipped.calls or _OF_DDP in error.message
+    if is_open or not (test or _is_whole(text)):
+        return ("re-raise",), None
+    advice = (
+        f"# {w.base_name(line.file)}:{test.line}, in place of `if {test.text}:`, on every rank\n"
+        f"flag = torch.tensor(float(bool({test.text}))); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\nif flag.item():"
+        if test is not None
+        else _raised_on_all(line, text, kind, "on another rank")
+    )
+    title = "Let all ranks raise it together: then all of them go to the handler"
+    return (Fix(title, advice=advice, verify=_SEE, undo=_UNDO, does="decide together"), "re-raise"), test
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a line is a statement of its own."""
+    try:
+        return bool(ast.parse(text).body)
+    except (SyntaxError, ValueError):
+        return False
+
+
+def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
+    """For a decorator that calls a function once more in which other ranks wait."""
+    outer, inner = (
+        w.spot(replace(f, line=n.lineno if (n := function_at(f.file, f.line)) else f.line)) for f in (line, below)
+    )
+    return Fix(
+        title=f"Let only {below.function}() be tried once more: in {line.function}() the other ranks wait",
+        advice=f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
+        f"{retries}   # over {below.function}() instead, {inner}: it makes none, so one rank can call it once more",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+
+
+_NONE_FROM_STEP = re.compile(r"Skipping the `training_step` by returning None")
+_ALLOCATION = re.compile(r"tried to allocate (\d+) bytes")
+_NO_MACHINE_HAS = 2**43
+
+
+def of_message(text: str, frame: Frame | None) -> Fix | None:
+    """For an exception that tells of more than it says: a step of Lightning without a loss, an allocation that no machine could give."""
+    if frame is None:
+        return None
+    if _NONE_FROM_STEP.search(text):
+        place = returns_none(str(Path(frame.file).parent), "training_step")
+        where = f"# {w.spot(place)}, in place of `{line_text(place.file, place.line)}`\n" if place is not None else ""
+        return Fix(
+            title="Return a loss of zero that hangs on all parameters, in place of None",
+            advice=f"{where}return sum((p * 0).sum() for p in self.parameters())   # the rank takes part in backward, with gradients of zero",
+            verify="unhang run -- <the same command>: outcome clean",
+            undo=_UNDO,
+        )
+    size = _ALLOCATION.search(text)
+    if size is None or int(size[1]) < _NO_MACHINE_HAS:
+        return None
+    items, line = int((int(size[1]) / 4) ** 0.5), line_text(frame.file, frame.line)
+    return Fix(
+        title=f"Bound what comes in at {w.spot(frame)}: no machine has {int(size[1]) / 1e12:.0f} TB",
+        advice=f"# `{line}`\n# asks for {items:,} by {items:,} numbers: this item is far longer than others, or in another unit. Where it is read, on this rank as on all:\n"
+        "if len(item) > most:   # what the others have at most\n    item = item[torch.randperm(len(item))[:most]]",
+        verify="unhang run -- <the same command>: outcome clean",
+        undo=_UNDO,
+    )
+
+
+def one_width(folder: str) -> Fix | None:
+    """For a pipeline whose stages take the shapes of their buffers from the first batch."""
+    stage = made_with(folder, ("PipelineStage",), "input_args")
+    if stage is None:
+        return None
+    return Fix(
+        title="Give the pipeline batches of one width: its stages keep the shapes of the first one",
+        advice=f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
+        "batch = F.pad(batch, (0, widest - batch.shape[1]))   # every batch, on every rank; widest: of all batches, the same in each step\n"
+        "# or make the stage and its schedule anew wherever the width changes",
+        verify="unhang run -- <the same command>: outcome clean",
+        undo=_UNDO,
+    )
