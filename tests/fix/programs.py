@@ -190,6 +190,11 @@ MENDED = {
         _BUDGET % "x = step(last)", "        last = agreed(full(x))\n", gate="last", by_rank=False
     ),
     "a variable that decides once": Wrong(_BUDGET % "pass", "        if agreed(last):  # gate\n", gate="last", by_rank=False),
+    "an exchange of what a rank may have none of": Wrong(
+        "def work(parts):\n    mine = [p for p in parts if p.mine]\n    count = sum(p.size for p in mine)\n    if count > 0:  # gate\n"
+        "        x = torch.cat([p.data for p in mine])\n        dist.all_reduce(x)  # here\n",
+        "    if any_rank(count > 0):  # gate\n", gate="count > 0", by_rank=False,
+    ),
     "a loop that nothing but its data ends": Wrong(
         "def work(xs):\n    for x in xs:  # here\n        dist.all_reduce(x)\n", "    for x in in_step(xs):  # here\n", rule="uneven-inputs",
         evidence=(EvidenceLine("loop", "for x in"),),

@@ -11,7 +11,7 @@ from unhang.analyze.framework_loops import ASKS
 from unhang.fix.program import NoDiff, Program, called, calls_in, dotted, takes_what_it_finds
 
 _EXCHANGES = re.compile(
-    r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce"
+    r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce|full_tensor|redistribute"
 )
 _REQUESTS = re.compile(r"save|checkpoint|evaluat|validat|export|snapshot|report", re.IGNORECASE)
 _TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
@@ -59,7 +59,8 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
         give_zeros(program, node)
         return True
     given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
-    return bool(_names(node.test) & given) and _can_give_nothing(program, node.test, node.body, backend)
+    asked = _made_from(program, node, _names(node.test), of_counts=True)
+    return bool(asked & _made_from(program, node, given)) and _can_give_nothing(program, node.test, node.body, backend)
 
 
 def _is_request(node: ast.If, runs: Sequence[ast.stmt]) -> bool:
@@ -169,6 +170,24 @@ def _names(node: ast.AST) -> set[str]:
     return {name for n in ast.walk(node) if (name := dotted(n))} - {"self", "dist", "torch"}
 
 
+def _made_from(program: Program, node: ast.stmt, names: set[str], of_counts: bool = False) -> set[str]:
+    """These names of a function, and those from which it sets them. `of_counts`: only by counting or choosing among them."""
+    sets = [n for n in ast.walk(program.function_of(node)) if isinstance(n, ast.Assign)]
+    within = {id(n) for s in getattr(node, "body", ()) for n in ast.walk(s)}
+    before = [n for n in sets if n.lineno < node.lineno or id(n) in within]
+    sets = [n for n in before if not of_counts or _counts(n.value)]
+    found: set[str] = set()
+    while new := names - found:
+        found |= new
+        names = {name for n in sets if new & set(map(dotted, n.targets)) for name in _names(n.value)}
+    return found
+
+
+def _counts(value: ast.expr) -> bool:
+    is_count = isinstance(value, ast.Call) and last_name(value.func) in ("sum", "len", "numel", "size", "count_nonzero")
+    return is_count or isinstance(value, ast.ListComp)
+
+
 def _is_bad(test: ast.expr) -> bool:
     words = (last_name(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute))
     is_unlike_itself = isinstance(test, ast.Compare) and ast.dump(test.left) in map(ast.dump, test.comparators)
@@ -182,7 +201,7 @@ def _emptied(test: ast.expr) -> str:
             return _emptied(operand)
         case ast.Compare(left=left, ops=[ast.Eq() | ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
             return _emptied(left)
-        case ast.Call(func=ast.Name(id="len"), args=[of]):
+        case ast.Call(func=ast.Name(id="len"), args=[of]) | ast.Call(func=ast.Attribute(value=of, attr="numel")):
             return dotted(of)
         case ast.Name() | ast.Attribute():
             return dotted(test)

@@ -169,19 +169,31 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     """Every rank takes the branch that all can take."""
     text = condition.text
     is_short = len(text) <= _LONGEST and "\n" not in text
+    has_something = bool(_HAS_SOMETHING.search(text)) and not _IS_BAD.search(text)
+    way, then = (
+        ("MAX", "also on a rank that has nothing: it gives an empty tensor, or zeros")
+        if has_something
+        else ("MIN", "the same on every rank")
+    )
     return Fix(
-        title="Let all ranks take the decision together: the line runs on all of them or on none",
+        title="Let all ranks take the decision together: the line runs on all of them "
+        + ("as soon as one has something for it" if has_something else "or on none"),
         advice=f"# {_where(frame)} runs only if this holds; agree on it over all ranks before:\n"
         + ("" if is_short else f"holds = {text}\n")
         + f"flag = torch.tensor(float(bool({text if is_short else 'holds'})))\n"
-        "dist.all_reduce(flag, op=dist.ReduceOp.MIN)   # on every rank\n"
-        "if flag.item() > 0: ...   # the same on every rank",
+        f"dist.all_reduce(flag, op=dist.ReduceOp.{way})   # on every rank\n"
+        f"if flag.item() > 0: ...   # {then}",
         verify="unhang run -- <the same command>: all ranks pass this line",
         undo="revert the edit",
         does="decide together",
     )
 
 
+# What asks whether a rank has something to give; and what asks whether it may be used.
+_HAS_SOMETHING = re.compile(
+    r"\bnumel\b|\blen\(|\.shape\b|\.size\(|\bcount\b|\.any\(\)|\bis not None\b|^(?:not )*[\w.]+$"
+)
+_IS_BAD = re.compile(r"nan|inf\b|isinf|finite|\bbad|overflow|corrupt|invalid|error|fail|broken", re.IGNORECASE)
 _IS_DISTRIBUTED = re.compile(r"(?:\w+\.)*(?:is_initialized|is_available)\(\)")
 _ASKED_FOR = re.compile(r"([\w.]+) is not None")
 

@@ -50,7 +50,10 @@ _FAILED = (  # what says that a process failed, or that somebody waited in vain,
 )  # fmt: skip
 _NEAR_FRAMES = 40
 _OF_TIME = lazy_pattern(r"(?i)time")
-_HAS_BEGUN, _END_TAKES_S = 5, 240.0  # lines, before which nothing tells whether the job moved; how long the end may take
+_HAS_BEGUN, _END_TAKES_S = (
+    5,
+    240.0,
+)  # lines, before which nothing tells whether the job moved; how long the end may take
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 
 
