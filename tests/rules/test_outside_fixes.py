@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.analyze.test_host_waits import frame, program
-from unhang.model import Frame, ProcessState, ThreadStack
+from unhang.model import Frame, ProcessState, RaisedError, ThreadStack
 from unhang.model.frames import KernelWait
 from unhang.testing import judge, make_case
 
@@ -61,3 +61,21 @@ def test_the_first_fix_is_a_change_at_the_place(
     assert awaits in found.title
     first = found.fixes[0]
     assert fix in (first.advice or "")
+
+
+def test_an_exception_that_a_process_could_not_send_is_told_at_its_class(tmp_path: Path) -> None:
+    text = (
+        "class ClaimError(ValueError):  # made\n    def __init__(self, patent, offset):\n        pass\nwait()  # here\n"
+    )
+    file = program(tmp_path, text)
+    stack = ThreadStack("MainThread", (frame(file, "here"),), is_main=True)
+    message = "ClaimError.__init__() missing 1 required positional argument: 'offset'"
+    error = RaisedError(
+        "TypeError", message, 1, (Frame("/usr/lib/python3.11/multiprocessing/connection.py", 251, "recv"),)
+    )
+    case = make_case(_CALLS, world=2, hang="suspected", stacks={0: stack, 1: "receive:63>~comm"}, errors={0: error})
+    found = judge(case).findings[0]
+    assert (found.cause, found.culprit_ranks) == ("user-exception", (0,))
+    assert found.location is not None
+    assert found.location.line == 1
+    assert "type(self), (self.patent, self.offset)" in (found.fixes[0].advice or "")

@@ -49,7 +49,6 @@ _OF_A_STEP = (
 _LOADERS = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader")
 # What the Trainer calls before the rounds of a step, and not for each batch: the others may have left it out, and are in the same step.
 _LEFT_OUT_BY_SOME = ("_get_num_items_in_batch",)
-_MOST_FILES = 200
 _MOST_PAIRED = 8
 
 
@@ -198,7 +197,7 @@ def _answer(d: Divergence, line: Frame) -> Frame | None:
 @lru_cache(maxsize=8)
 def _counts_its_own_data(folder: str) -> bool:
     """Whether the program gives the Trainer loaders of its own making, and nothing stops it early."""
-    trees = [tree for p in sorted(Path(folder).glob("*.py"))[:_MOST_FILES] if (tree := tree_of(str(p))) is not None]
+    trees = [tree for path in program_files(folder) if (tree := tree_of(path)) is not None]
     nodes = [n for tree in trees for n in ast.walk(tree)]
     makes = any(isinstance(n, ast.FunctionDef) and n.name in _LOADERS for n in nodes)
     names = (n.name if isinstance(n, ast.alias) else n.id for n in nodes if isinstance(n, ast.alias | ast.Name))

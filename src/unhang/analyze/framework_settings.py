@@ -6,7 +6,6 @@ import ast
 import re
 from collections import Counter
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.bindings import is_local_namesake, last_name
@@ -14,7 +13,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import function_at, nodes_around, surroundings
-from unhang.analyze.trees import tree_of
+from unhang.analyze.trees import program_files, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
 
@@ -27,7 +26,7 @@ _LIMITS = (
 )
 _STEPS = ("training_step", "_inner_training_loop", "training_epoch_loop.py")
 _AGREES = re.compile(r"reduce|gather|broadcast|_loop$|^evaluate$")
-_MOST_CALLS, _MOST_FILES = 20_000, 100
+_MOST_CALLS = 20_000
 
 
 class Limit(NamedTuple):
@@ -122,7 +121,7 @@ class OwnMetrics(NamedTuple):
 def own_metrics(folder: str) -> OwnMetrics | None:
     """The one such method in the files of a folder: nothing in it brings the ranks' values together."""
     found = []
-    for path in sorted(map(str, Path(folder).glob("*.py")))[:_MOST_FILES]:
+    for path in program_files(folder):
         tree = tree_of(path)
         for node in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
             if any(last_name(b).endswith("Trainer") for b in node.bases):

@@ -9,20 +9,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION as _FUNCTION
 from unhang.analyze.locks import blocks_at, held_by, scope_of
 from unhang.analyze.source import function_at, loop_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.trees import covers, files_beside, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
 _ANSWERS = ("write", "send", "sendall", "send_json", "send_bytes", "send_string", "flush", "drain", "put")
-_MOST_FILES = 100
 
 
 def _calls_at(path: str, line: int, name: str) -> list[ast.Call]:
@@ -308,7 +306,7 @@ def actor_circle(wait: Frame) -> ActorCircle | None:
     if mine is None or decorator is None or "max_concurrency" in ast.unparse(decorator):
         return None
     own = {f.name for f in mine.body if isinstance(f, _FUNCTION)}
-    for path in map(str, sorted(Path(wait.file).parent.glob("*.py"))[:_MOST_FILES]):
+    for path in files_beside(wait.file):
         tree = tree_of(path)
         for other in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
             asks = _asks_back(other, _asked_of_actors(statement), own) if other is not mine and _remote(other) else None

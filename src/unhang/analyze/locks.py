@@ -5,19 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.bindings import last_name, parameters_of
 from unhang.analyze.source import function_at, nodes_around
-from unhang.analyze.trees import covers, imports_beside, tree_of
+from unhang.analyze.trees import covers, files_beside, imports_beside, tree_of
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
 _BLOCK = (ast.With, ast.AsyncWith)
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-_MOST_FILES = 40
 _LOCKS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
 
 
@@ -243,15 +241,10 @@ def _makes(function: ast.AST, name: str) -> bool:
     return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(function))
 
 
-def _files_beside(path: str) -> list[str]:
-    near = sorted(Path(path).parent.glob("*.py"))[:_MOST_FILES]
-    return sorted({path, *imports_beside(path).values(), *map(str, near)})
-
-
 def _class_of(name: str, path: str) -> Lock | None:
     """The one class of the program that makes a lock as `self.name`."""
     found = set()
-    for file in _files_beside(path):
+    for file in files_beside(path):
         tree = tree_of(file)
         for owner in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
             sets = [
@@ -266,7 +259,7 @@ def _class_of(name: str, path: str) -> Lock | None:
 
 def _functions_named(path: str, name: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """The one function of that name in the program, which a `with` goes through."""
-    trees = [(file, tree) for file in _files_beside(path) if (tree := tree_of(file)) is not None]
+    trees = [(file, tree) for file in files_beside(path) if (tree := tree_of(file)) is not None]
     found = [(file, n) for file, tree in trees for n in ast.walk(tree) if isinstance(n, FUNCTION) and n.name == name]
     found = [x for x in found if any("contextmanager" in ast.unparse(d) for d in x[1].decorator_list)]
     return found if len(found) == 1 else []

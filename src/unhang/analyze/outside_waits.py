@@ -7,27 +7,19 @@ does not show it nothing is said.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION, blocks_around
 from unhang.analyze.source import function_at, loop_around, negated, nodes_around
-from unhang.analyze.trees import covers, imports_beside, tree_of
+from unhang.analyze.trees import covers, files_beside, tree_of
 from unhang.analyze.ways_out import is_counted
-from unhang.model import Frame, ThreadStack, user_frames
+from unhang.model import Frame, RaisedError, ThreadStack, user_frames
 
 _POOL = "multiprocessing/pool.py"
 _FORKS = "/multiprocessing/popen_fork.py"
-_MOST_FILES = 40
-
-
-def program_files(path: str) -> list[str]:
-    """A file of the program, and those beside it that it imports, also by way of each other."""
-    found = [path]
-    for one in found:
-        found += [p for p in imports_beside(one).values() if p not in found][: _MOST_FILES - len(found)]
-    return found
 
 
 def _calls(node: ast.AST | None) -> Iterator[ast.Call]:
@@ -270,7 +262,7 @@ def tries_for_ever(frame: Frame) -> TriesForEver | None:
     """Of a line that waits for a result of Ray: the one class of the program whose calls Ray makes again without end."""
     found = [
         TriesForEver(path, d.lineno, node.name, ast.unparse(d))
-        for path in program_files(frame.file)
+        for path in files_beside(frame.file)
         for node in _classes(path)
         for d in node.decorator_list
         if isinstance(d, ast.Call)
@@ -281,7 +273,7 @@ def tries_for_ever(frame: Frame) -> TriesForEver | None:
 
 def asks_for_pauses(path: str) -> tuple[str, int] | None:
     """(file, line) at which a program says how requests are tried again, where it lets the server say how long to wait."""
-    for one in program_files(path):
+    for one in files_beside(path):
         calls = [c for c in _calls(tree_of(one)) if last_name(c.func) == "Retry"]
         asked = [c.lineno for c in calls if not any(k.arg == "respect_retry_after_header" for k in c.keywords)]
         if len(asked) == 1:
@@ -316,7 +308,7 @@ def left_barrier(frame: Frame) -> LeftBarrier | None:
 
 def timer_left_on(path: str) -> tuple[str, int, str] | None:
     """(file, line, how to turn it off) of a `finally` that gives SIGALRM its old handler back and leaves the timer running."""
-    for one in program_files(path):
+    for one in files_beside(path):
         tree = tree_of(one)
         for node in (n for n in ast.walk(tree) if isinstance(n, ast.Try)) if tree is not None else ():
             last = [c for s in node.finalbody for c in _calls(s)]
@@ -348,3 +340,31 @@ def unbounded(frame: Frame) -> Unbounded | None:
         return Unbounded(loop.lineno, was, f"{head}\n    if {ast.unparse(negated(loop.test))}: break", "")
     ways = [n for n in ast.walk(loop) if isinstance(n, ast.Return)]
     return Unbounded(loop.lineno, was, head, ast.unparse(ways[0]) if len(ways) == 1 else "")
+
+
+# How Python says that it could not make an exception anew from what a child process had sent of it.
+_NOT_MADE = re.compile(r"^TypeError: (\w+)\.__init__\(\) (?:missing \d+ required|takes \d+ positional)")
+_RECEIVES = ("/multiprocessing/connection.py", "/multiprocessing/pool.py", "/concurrent/futures/process.py")
+
+
+class NotSent(NamedTuple):
+    """The class at `at` cannot be made anew by pickle; `given`: what its `__init__` takes, as code for `__reduce__`."""
+
+    at: Frame
+    given: str
+
+
+def exception_not_sent(error: RaisedError, beside: Iterable[Frame]) -> NotSent | None:
+    """Of an exception with which a process failed to receive another one: the class of that, in the program. `beside`: lines of the program."""
+    said = _NOT_MADE.match(error.text)
+    if said is None or user_frames(error.frames) or not any(f.file.endswith(_RECEIVES) for f in error.frames):
+        return None
+    paths = {p for f in beside for p in files_beside(f.file)}
+    found = [(path, n) for path in sorted(paths) for n in _classes(path) if n.name == said[1]]
+    if len(found) != 1:
+        return None
+    path, made = found[0]
+    init = next((f for f in made.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None)
+    names = [a.arg for a in init.args.args[1:]] if init is not None else []
+    given = ", ".join(f"self.{name}" for name in names)
+    return NotSent(Frame(path, made.lineno, made.name), f"({given}{',' if len(names) == 1 else ''})")

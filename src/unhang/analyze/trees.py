@@ -61,7 +61,7 @@ def imports_beside(path: str) -> dict[str, str]:
     return found
 
 
-_MOST_BESIDE, _MOST_FILES = 40, 200
+_MOST_BESIDE, _MOST_FILES = 40, 100
 _NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
 
 
@@ -70,6 +70,11 @@ def program_files(folder: str) -> list[str]:
     here = Path(folder)
     found = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
     return [str(p) for p in found[:_MOST_FILES]]
+
+
+def files_beside(path: str) -> list[str]:
+    """A file of a program, and the others of the program."""
+    return [path, *(p for p in program_files(str(Path(path).parent)) if p != path)]
 
 
 @lru_cache(maxsize=64)

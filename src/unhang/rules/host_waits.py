@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
@@ -25,6 +26,7 @@ from unhang.analyze.locks import Crosswise, HeldTwice, crosswise, held_by_parent
 from unhang.analyze.outside_waits import (
     asks_at,
     asks_for_pauses,
+    exception_not_sent,
     forked_torch,
     left_barrier,
     left_stream,
@@ -42,6 +44,8 @@ from unhang.analyze.source import endless_loop
 from unhang.analyze.trees import line_text
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
+from unhang.rules.base import Found
+from unhang.rules.failure import FirstException, found_at_first
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of
 
 _ASYNC = "its tasks"
@@ -245,3 +249,20 @@ def timer_off(s: Situation) -> Mapping[str, object]:
     files = {f.file: None for frames in stacks for f in user_frames(frames)}
     found = next((t for path in files if (t := timer_left_on(path))), None)
     return {"restores": f"{w.base_name(found[0])}:{found[1]}", "off": found[2]} if found else {}
+
+
+def lost_exception(s: Situation, first: FirstException) -> Found | None:
+    """What is known of an exception that a rank could not receive from a process of its own."""
+    beside = [f for e in s.case.ranks.values() for f in user_frames(e.main_frames)[:1]]
+    lost = exception_not_sent(first.error, beside)
+    if lost is None:
+        return None
+    words = {
+        "name": lost.at.function,
+        "class_at": w.spot(lost.at),
+        "given": lost.given,
+        "head": first.head,
+        "at": w.at(lost.at),
+    }
+    found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
+    return replace(found, location=w.location_of(lost.at))

@@ -276,6 +276,7 @@ def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
     )
 
 
+_OWNER_GONE = re.compile(r"\bOwnerDiedError\b")
 _NONE_FROM_STEP = re.compile(r"Skipping the `training_step` by returning None")
 _ALLOCATION = re.compile(r"tried to allocate (\d+) bytes")
 _NO_MACHINE_HAS = 2**43
@@ -291,6 +292,15 @@ def of_message(text: str, frame: Frame | None) -> Fix | None:
         return Fix(
             title="Return a loss of zero that hangs on all parameters, in place of None",
             advice=f"{where}return sum((p * 0).sum() for p in self.parameters())   # the rank takes part in backward, with gradients of zero",
+            verify="unhang run -- <the same command>: outcome clean",
+            undo=_UNDO,
+        )
+    if _OWNER_GONE.search(text):
+        return Fix(
+            title="Keep the value, not its reference: an object of Ray is gone with the process that made it",
+            advice=f"# {w.spot(frame)} asks for an object whose owner has ended. Where the reference is put away for later:\n"
+            "value = ray.get(ref)   # while its owner lives; keep the value\n"
+            "# or ref = ray.put(ray.get(ref)), by which it is of the process that keeps it",
             verify="unhang run -- <the same command>: outcome clean",
             undo=_UNDO,
         )

@@ -10,6 +10,7 @@ from tests.unit.analyze.test_host_waits import frame, program, thread
 from unhang.analyze.outside_waits import (
     asks_at,
     asks_for_pauses,
+    exception_not_sent,
     forked_torch,
     left_barrier,
     left_stream,
@@ -22,7 +23,7 @@ from unhang.analyze.outside_waits import (
     uncommitted,
 )
 from unhang.analyze.polling import asks_database
-from unhang.model import Frame, ThreadStack
+from unhang.model import Frame, RaisedError, ThreadStack
 from unhang.model.evidence import KernelWait
 
 _LIB = "/usr/lib/python3.11/"
@@ -214,7 +215,8 @@ def limited(work):
 def test_a_timer_that_is_left_on(tmp_path: Path) -> None:
     file = str(program(tmp_path, _TIMER.format(off="")))
     assert timer_left_on(file) == (file, 9, "signal.setitimer(signal.ITIMER_REAL, 0)")
-    assert timer_left_on(str(program(tmp_path, _TIMER.format(off="signal.alarm(0); "), "sound.py"))) is None
+    (tmp_path / "sound").mkdir()
+    assert timer_left_on(str(program(tmp_path / "sound", _TIMER.format(off="signal.alarm(0); ")))) is None
 
 
 @pytest.mark.parametrize(
@@ -228,3 +230,37 @@ def test_a_timer_that_is_left_on(tmp_path: Path) -> None:
 def test_a_loop_that_nothing_counts(head: str, found: tuple[object, ...] | None, tmp_path: Path) -> None:
     text = f"\ndef root(x):\n    {head}:\n        x = x.halve()  # runs\n        if x.ok:\n            return x\n"
     assert unbounded(frame(program(tmp_path, text), "runs")) == found
+
+
+_CLAIM = """
+class ClaimError(ValueError):  # made
+    def __init__(self, patent, offset):
+        super().__init__(f"{patent}: {offset}")
+"""
+_RECEIVED = (
+    Frame(f"{_LIB}multiprocessing/connection.py", 251, "recv"),
+    Frame(f"{_LIB}multiprocessing/pool.py", 579, "_handle_results"),
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "frames", "is_told"),
+    [
+        ("ClaimError.__init__() missing 1 required positional argument: 'offset'", _RECEIVED, True),
+        (
+            "ClaimError.__init__() missing 1 required positional argument: 'offset'",
+            (Frame("job.py", 9, "main"),),
+            False,
+        ),
+        ("Claim.__init__() missing 1 required positional argument: 'offset'", _RECEIVED, False),
+        ("int() argument must be a string", _RECEIVED, False),
+    ],
+    ids=["received", "raised by the program", "no class of the program", "another error"],
+)
+def test_an_exception_that_cannot_be_sent(
+    message: str, frames: tuple[Frame, ...], is_told: bool, tmp_path: Path
+) -> None:
+    at = frame(program(tmp_path, _CLAIM), "made")
+    found = exception_not_sent(RaisedError("TypeError", message, 0, frames), [at])
+    assert (found is not None) is is_told
+    assert found is None or (found.at.line, found.given) == (2, "(self.patent, self.offset)")

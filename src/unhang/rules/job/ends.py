@@ -43,17 +43,13 @@ _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal"
 _PEER_LOST = (
     "gloo.peer_closed", "gloo.reset", "nccl.echo_", "store.gone", "fabric.connection_reset", "store.wait_for_input",
 )  # fmt: skip
-_ABORTED = ("Aborted", "SIGABRT", "6")
 _FAILED = (  # what says that a process failed, or that somebody waited in vain, before the signal came
     "oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
     "ending.fatal_signal", "ending.killed", "ending.lightning_child", "ending.mpirun", "ending.deepspeed", "ending.ray_worker",
 )  # fmt: skip
-_NEAR_FRAMES = 40
+_ABORTED, _NEAR_FRAMES = ("Aborted", "SIGABRT", "6"), 40
 _OF_TIME = lazy_pattern(r"(?i)time")
-_HAS_BEGUN, _END_TAKES_S = (
-    5,
-    240.0,
-)  # lines, before which nothing tells whether the job moved; how long the end may take
+_HAS_BEGUN, _END_TAKES_S = 5, 240.0  # lines, before which nothing shows that the job moved; the longest end
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 
 

@@ -42,6 +42,7 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
+from unhang.rules.host_waits import lost_exception
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
     found_in,
@@ -60,8 +61,7 @@ _WORK_IN_MEMORY = ("work.preparing", "oom.loading")
 _LOADS = re.compile(
     r"(?i)\b(?:(?:re|pre|down)?load|read|cach|prepar|preprocess|tokeni[sz]|packing|map\b|generating \w+ split)"
 )
-_KILLED = (-9, 137)
-_UNITS = {"M": 1e-3, "G": 1.0, "T": 1e3}
+_KILLED, _UNITS = (-9, 137), {"M": 1e-3, "G": 1.0, "T": 1e3}
 _FEWEST_SAID, _TIMES_AS_MUCH = 4, 3.0  # values of the memory in use
 # Families whose lines say that something failed, but not what; all others name a cause that has a rule of its own.
 _GENERIC = (
@@ -286,7 +286,7 @@ def user_exception(s: Situation) -> Found | None:
         return None
     words = {"type": first.error.type, "head": first.head}
     fixes = (of_message(first.text, first.frame) or "mend", "no timeout")
-    found = found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
+    found = lost_exception(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
 

@@ -10,12 +10,11 @@ from unhang.analyze.align import StuckCollective
 from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, fork_of, user_path
 from unhang.analyze.order import predicted, tokens_of
-from unhang.analyze.outside_waits import program_files
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around, surroundings
 from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.trees import line_text, tree_of
+from unhang.analyze.trees import files_beside, line_text, tree_of
 from unhang.analyze.waits_for import setter_of
 from unhang.analyze.ways_out import only_way_past
 from unhang.model import Case, CollectiveCall, EvidenceLine, Fix, Frame, PendingCall
@@ -60,7 +59,7 @@ def _deleted_at(s: Situation, late: LateRank) -> Frame | None:
     frame = late.activity.frame
     found = [
         Frame(path, n.lineno, surroundings(path, n.lineno).function)
-        for path in (program_files(frame.file) if frame else ())
+        for path in (files_beside(frame.file) if frame else ())
         for n in ast.walk(tree_of(path) or ast.Module([], []))
         if isinstance(n, ast.Call) and last_name(n.func) == "delete_key"
     ]
