@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.decisions import lagging_count, late_buffer, made_with, partial_log, switched_mode, unsynced_monitor
+from unhang.analyze.decisions import (
+    lagging_count,
+    late_buffer,
+    made_with,
+    optional_output,
+    partial_log,
+    switched_mode,
+    unsynced_monitor,
+)
 from unhang.analyze.handled import begun_anew
 from unhang.analyze.recorded_forwards import has_one_more_buffer
 from unhang.analyze.situation import Situation
@@ -15,7 +23,7 @@ from unhang.analyze.source import around
 from unhang.model import Frame, RaisedError
 from unhang.rules.advice import fixes_of
 from unhang.rules.registry import judge
-from unhang.rules.remedies import of_handled, of_message, one_width
+from unhang.rules.remedies import of_handled, of_message, one_width, remedy_of
 from unhang.testing import make_case, raised
 
 _COUNTS = """\
@@ -321,3 +329,55 @@ def test_a_sharded_module_that_runs_with_a_blank_input(library: str, text: str, 
     assert (
         first.title == "Run `self.vision` on every rank, where it has nothing with a blank input that counts zero"
     ) is is_told
+
+
+_OBJECTS = """\
+class Words:
+    def state_dict(self):
+        dist.all_gather(parts, self.counts)
+class Numbers:
+    def {method}(self):
+        dist.all_reduce(self.total)
+def save(components):
+    dcp.save(components)
+"""
+
+
+@pytest.mark.parametrize(("method", "is_told"), [("state_dict", True), ("total", False)], ids=["one method", "two"])
+def test_objects_of_which_each_makes_calls_are_gone_over_in_one_order(
+    method: str, is_told: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(_OBJECTS.format(method=method))
+    above, words, numbers = (
+        Frame(str(file), line, name) for line, name in ((8, "save"), (3, "state_dict"), (6, method))
+    )
+    calls = {r: ["all_reduce[3]@main:6 !"] for r in (0, 1)} | {2: ["all_gather[1]@main:3 !"]}
+    d = Situation(make_case(calls, world=3)).divergence
+    assert d is not None
+    d = replace(d, odd_path=(above, words), reference_path=(above, numbers))
+    found = remedy_of(Situation(make_case(calls, world=3)), d, words, ())
+    told = [fix for fix in found.fixes if "dict(sorted(components.items()))" in (fix.advice or "")]
+    assert bool(told) is is_told
+
+
+_MODEL = """\
+class Model:
+    def forward(self, x, mask=None, labels=None):
+        more = None
+        if {test}:
+            more = self.head(x)
+        return Output(logits=self.body(x), more={given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "given", "is_told"),
+    [("mask.any()", "more", True), ("self.config.wide", "more", False), ("mask.any()", "x", False)],
+    ids=["by the batch", "by the config", "not given"],
+)
+def test_an_output_that_hangs_on_the_batch(test: str, given: str, is_told: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(_MODEL.format(test=test, given=given))
+    found = optional_output(str(tmp_path))
+    assert (found is not None) is is_told
+    assert found is None or (found.at.line, found.test, found.name) == (4, "mask.any()", "more")

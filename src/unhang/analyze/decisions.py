@@ -273,3 +273,59 @@ def called_with(path: str, line: int, test: ast.expr) -> tuple[str, str]:
         if isinstance(a, ast.Name) and a.id in asked
     }
     return found.pop() if len(found) == 1 else ("", "")
+
+
+def class_at(frame: Frame) -> str | None:
+    """The class in one of whose methods a line stands."""
+    return next((n.name for n in nodes_around(frame.file, frame.line) if isinstance(n, ast.ClassDef)), None)
+
+
+def goes_over(frame: Frame) -> str:
+    """The name of the dict of objects that a line gives to a library, or that the loop around it goes over; empty where that is not one name."""
+    nodes = nodes_around(frame.file, frame.line)
+    loops = [n.iter.func for n in nodes if isinstance(n, ast.For) and isinstance(n.iter, ast.Call)]
+    over = [f.value for f in loops if isinstance(f, ast.Attribute) and f.attr in ("items", "values")]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and n.args]
+    named = [*over, *(c.args[0] for c in calls)]
+    return next((n.id for n in named if isinstance(n, ast.Name)), "")
+
+
+class OptionalOutput(NamedTuple):
+    """A model gives `name` only if `test` holds, at `at`."""
+
+    at: Frame
+    test: str
+    name: str
+
+
+@lru_cache(maxsize=8)
+def optional_output(folder: str) -> OptionalOutput | None:
+    """The one output of a `forward` in the files of a folder that hangs on the data of a batch."""
+    found = []
+    for path in program_files(folder):
+        tree = tree_of(path)
+        for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)) if tree is not None else ():
+            found += list(_given_under_test(path, function)) if function.name == "forward" else []
+    return found[0] if len(found) == 1 else None
+
+
+def _given_under_test(path: str, forward: ast.FunctionDef) -> Iterator[OptionalOutput]:
+    gives = {
+        n.id for r in ast.walk(forward) if isinstance(r, ast.Return) for n in ast.walk(r) if isinstance(n, ast.Name)
+    }
+    for test in (n for n in ast.walk(forward) if isinstance(n, ast.If) and not n.orelse):
+        sets = {t.id for s in test.body if isinstance(s, ast.Assign) for t in s.targets if isinstance(t, ast.Name)}
+        before = {
+            t.id
+            for s in ast.walk(forward)
+            if isinstance(s, ast.Assign) and _is_none(s.value)
+            for t in s.targets
+            if isinstance(t, ast.Name)
+        }
+        conditions = surroundings(path, test.body[0].lineno).conditions
+        for name in sorted(sets & gives & before) if conditions and conditions[-1].suspicion > SAME else ():
+            yield OptionalOutput(Frame(path, test.lineno, forward.name), ast.unparse(test.test), name)
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None

@@ -12,9 +12,12 @@ from typing import NamedTuple
 from unhang.analyze.decisions import (
     Decision,
     PartialLog,
+    class_at,
+    goes_over,
     lagging_count,
     late_buffer,
     made_with,
+    optional_output,
     partial_log,
     returns_none,
     switched_mode,
@@ -63,9 +66,53 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return _of_asked(asked)
     if has_one_more_buffer(s, d):
         return _same_buffers(d)
+    if (unordered := _of_one_method(d)) is not None:
+        return unordered
+    if d.location is not None and (outputs := _of_outputs(d, str(Path(d.location.file).parent))) is not None:
+        return outputs
     if d.in_library is not None and d.location is not None:
         return _of_library(d, str(Path(d.location.file).parent))
     return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)
+
+
+def _of_one_method(d: Divergence) -> Remedy | None:
+    """For a method of one name that both sides are in, of objects of different classes, which one line goes over."""
+    if len(d.odd_path) < 2 or len(d.reference_path) < 2 or d.odd_path[:-1] != d.reference_path[:-1]:
+        return None
+    mine, theirs, above = d.odd_path[-1], d.reference_path[-1], d.odd_path[-2]
+    classes = [class_at(f) for f in (mine, theirs)]
+    given = goes_over(above)
+    if mine.function != theirs.function or None in classes or classes[0] == classes[1] or not given:
+        return None
+    fix = Fix(
+        title=f"Go over the objects in one order on every rank: the ranks are in {mine.function}() of different ones",
+        advice=f"# {w.spot(above)}, in front of this line, on every rank; a dict keeps the order in which its keys came\n"
+        f"{given} = dict(sorted({given}.items()))   # and every rank has all of them",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+    why = f" {w.spot(above)} calls {mine.function}() of several objects: {w.name_ranks(d.odd)} came to that of {classes[0]}, the others to that of {classes[1]}."
+    return Remedy((fix,), why=why)
+
+
+def _of_outputs(d: Divergence, folder: str) -> Remedy | None:
+    """For the Trainer's gathers in an evaluation, one for each output of the model: it gives other ones for some batches."""
+    calls = [(f.file, f.function) for call in (d.odd_call, d.reference_call) for f in call.frames or ()]
+    loops = [file for file, function in calls if function == "evaluation_loop" and "/transformers/" in file]
+    found = optional_output(folder) if len(loops) == 2 else None
+    if found is None:
+        return None
+    fix = Fix(
+        title="Let the model give the same outputs for every batch: the Trainer gathers each of them from all ranks",
+        advice=f"# {w.spot(found.at)}: `{found.name}` is given only if `{found.test}`\n"
+        f"# set `{found.name}` in every case, in front of that test; what it adds to the loss stays under it. Or leave it out of the gathers:\n"
+        f'trainer.train(ignore_keys_for_eval=["{found.name}"])   # or trainer.evaluate(ignore_keys=["{found.name}"])',
+        verify=_SEE,
+        undo=_UNDO,
+    )
+    return Remedy(
+        (fix,), at=found.at, asks=f": the model gives `{found.name}` only if `{found.test}` ({w.spot(found.at)})"
+    )
 
 
 def _of_asked(asked: Frame) -> Remedy:
