@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
-from unhang.analyze.may_differ import SAME, may_differ
+from unhang.analyze.may_differ import OWN, SAME, may_differ
 from unhang.analyze.source import Condition, condition_of, nodes_around, surroundings
 from unhang.analyze.trees import program_files, tree_of
 from unhang.analyze.ways_out import is_counted
@@ -323,7 +323,7 @@ def _given_under_test(path: str, forward: ast.FunctionDef) -> Iterator[OptionalO
             if isinstance(t, ast.Name)
         }
         conditions = surroundings(path, test.body[0].lineno).conditions
-        for name in sorted(sets & gives & before) if conditions and conditions[-1].suspicion > SAME else ():
+        for name in sorted(sets & gives & before) if conditions and conditions[-1].suspicion >= OWN else ():
             yield OptionalOutput(Frame(path, test.lineno, forward.name), ast.unparse(test.test), name)
 
 
