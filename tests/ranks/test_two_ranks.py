@@ -57,7 +57,7 @@ def test_without_a_condition_that_tells_both_lines_are_shown(
     assert first["victim_ranks"] == []
     # A condition on the data is shown, though it does not tell who is wrong; all can agree on it.
     assert [fix["title"].partition(":")[0] for fix in first["fixes"]] == (
-        ["Let all ranks take the decision together"] if fault == "no_condition" else []
+        [f"All ranks decide together whether line {line_of(case, texts[0])} runs"] if fault == "no_condition" else []
     )
     assert (first["location"] and first["location"]["line"]) == (
         line_of(case, texts[0]) if fault == "no_condition" else None

@@ -53,7 +53,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
         when = "as soon as it holds on one of them" if is_enough else "only if it holds on all of them"
         return Said("decide together", f"All ranks go by line {node.lineno} of {program.path.name} together, {when}")
     if is_enough and isinstance(node, ast.If) and not is_opposite:
-        return Said("decide together", f"Line {line} runs on all ranks as soon as one of them has something for it")
+        return Said("decide together", f"Line {line} runs on all ranks as soon as one of them comes to it")
     return Said("decide together", f"All ranks decide together whether line {line} runs")
 
 
