@@ -170,6 +170,7 @@ CASES = {
         ),
         Fires(log_case(_KILLED_TOGETHER.format(72)), (0, 2), cause="unknown"),
         Quiet(log_case(_KILLED_TOGETHER.format(73)), "the launcher ended one of those that were killed"),
+        Quiet(log_case("$ kill -ABRT 71844\nFatal Python error: Aborted\n"), "somebody wanted to see its stacks"),
         Fires(log_case("\n".join((_STEP.format(7), _ACTOR, _STEP.format(8)))), (), cause="unknown"),
         Quiet(
             log_case("\n".join((_STEP.format(7), _ACTOR, *map(_STEP.format, (8, 9, 10))))),

@@ -83,7 +83,9 @@ def gpu_hardware(s: Situation) -> Found | None:
         "second": best["second"],
     }
     say = f"{best.kind}/{'' if ranks_in(events) else 'nobody'}"
-    return found_in(s, events, _weight(best) or 0.75, _users(s, events) or silent_ranks(s) or None, say=say, words=words)
+    return found_in(
+        s, events, _weight(best) or 0.75, _users(s, events) or silent_ranks(s) or None, say=say, words=words
+    )
 
 
 def _users(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:

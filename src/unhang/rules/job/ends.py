@@ -99,7 +99,9 @@ def _crash_in_log(s: Situation) -> Found | None:
         return None
     crashed, end = _crashed(s)
     waited = next((e.order for e in s.events if e.says == "hang" or e.kind in _THROWN_BY_NCCL), None)
-    lines = [e for e in s.events.of(*_CRASH_LINES) if _is_crash(e) and not _is_end_of_wait(e, waited)]
+    by_hand = min((e.order for e in s.events.of("ending.by_hand")), default=len(s.case.log))
+    crashes = (e for e in s.events.of(*_CRASH_LINES) if e.order < by_hand)
+    lines = [e for e in crashes if _is_crash(e) and not _is_end_of_wait(e, waited)]
     if (end is None and not lines) or (lines and went_further(s.events, lines[-1])):
         return None
     ranks = crashed or ranks_in(lines) or rank_of_actor(s)
