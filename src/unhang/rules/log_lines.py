@@ -181,7 +181,7 @@ def came_to_its_end(s: Situation) -> tuple[LogEvent, ...]:
     if start and not hung:  # somebody had to end it, or saw that it was still there
         hung = list(s.events.of(*SIGNALS, "ending.cancelled", "python.interrupted"))
         hung = hung or [e for e in s.events.of("ending.listed") if e.order > start[-1].order]
-    elif not start and not hung and _is_interrupted_as_it_joins(s):
+    elif not (start or hung) and s.events.has("ending.cleaning") and _is_interrupted_as_it_joins(s):
         start, hung = s.events.of("ending.cleaning"), list(s.events.of("python.interrupted"))
     elif not start:
         start = s.events.of("ending.finished", "work.ended", "ending.not_destroyed")
