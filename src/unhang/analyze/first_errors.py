@@ -37,6 +37,7 @@ _FATAL = (
     "python.unhandled",
     "python.fatal",
     "python.spawned",
+    "native.",
 )
 _ERROR_LINE = lazy_pattern(
     r"Traceback \(|[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|During handling|The above exception"

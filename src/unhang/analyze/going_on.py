@@ -66,7 +66,7 @@ def silent_ranks(s: Situation) -> tuple[int, ...]:
     silent = set(range(world)) - waited
     if not silent or silent & may_wait(s) or (len(silent) > 1 and _SHARE * len(silent) > len(waited)):
         return ()
-    has_lines = silent <= {*(line.rank for line in s.case.log), *s.case.ranks}
+    has_lines = silent <= {*(line.rank for line in s.case.log), *(e.rank for e in s.events), *s.case.ranks}
     if not s.case.job.world_size:
         return tuple(silent) if has_lines and len(silent) == 1 and len(waited) > 2 else ()
     if len(waited) > 1 or has_lines:

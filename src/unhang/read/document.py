@@ -47,7 +47,7 @@ _CODE_SPAN = lazy_pattern(r"`([^`\n]+)`")
 _PRINTED = lazy_pattern(
     r"\s*(?:\[?(?:rank ?\d+|default\d+|\d+)\]?:\s?\[?[A-Z\d]|\[rank\d+\]|\(\w+ pid=\d+|[\[(]?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|"
     r"\[?[IWEF]\d{4} \d\d:\d\d|[\w.-]+:\d+:\d+ \[\d+\] NCCL|Traceback \(most recent|File \".+\", line \d+|"
-    r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt): |WorkNCCL\(|terminate called|srun: error|slurmstepd: |frame #\d+: )"
+    r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt): |Work[A-Z]{2}CL\(|terminate called|srun: error|slurmstepd: |frame #\d+: )"
 )
 
 

@@ -72,6 +72,7 @@ CASES = {
         Quiet(log_case(_HUNG), "somebody ended a job that hung"),
         Quiet(log_case(f"{_BARS.format('00')}\n{_LIMIT}"), "it had not moved for most of its time: it may have hung"),
         Quiet(log_case("[rank2]: ValueError: x\n" + _TERM), "one node ends the others because a rank failed"),
+        Quiet(log_case(_TERM.replace("15", "Signals.SIGINT")), "the same in the words of a later torchrun"),
         Quiet(log_case(_TERM.replace("15", "2")), "somebody pressed Ctrl-C, mostly because it hung"),
     ),
 }

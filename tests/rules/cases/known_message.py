@@ -20,6 +20,31 @@ CASES = {
         ),
         Fires(
             log_case(
+                "node-a:97:221 [0] graph/search.cc:703 NCCL WARN XML Import Channel : dev 1 not found.\n"
+                "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled system error\n"
+            ),
+            (),
+            cause="misconfigured-env",
+        ),
+        Fires(
+            log_case(
+                "terminate called after throwing an instance of 'ccl::v1::exception'\n"
+                "  what():  oneCCL: ze error at zeCommandQueueExecuteCommandLists, code: ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\n"
+            ),
+            (),
+            cause="gpu-oom",
+        ),
+        Fires(
+            log_case(
+                "[ERROR] HCCL(60570,python) [hccl_socket.cc:106] listen on ip[10.0.0.5] and specific port[16666] fail. "
+                "Please check the port status and whether the port is being used by other process.\n"
+                "[ERROR] HCCL(60570,python) [hccl_comm.cc:115] errNo[0x0000000005000007] hccl initialize failed\n"
+            ),
+            (),
+            cause="port-in-use",
+        ),
+        Fires(
+            log_case(
                 "node-a:97:221 [1] NCCL WARN Connection closed by remote peer node-b<4000>\n"
                 f"kernel: nf_conntrack: nf_conntrack: table full, dropping packet\n{_FAILED}"
             ),

@@ -26,6 +26,10 @@ _CALLS = "\n".join(_CALL.format(n) for n in (0, 0, 1, 1))
 
 _EACH_ITS_OWN = "\n".join(["+ torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:29400 train.py"] * 2)
 
+_NESTED = "[2024-01-23 17:42:15,396] [INFO] [launch.py:151:main] nnodes=1, num_local_procs=2, node_rank=0\n"
+
+_NODES = f"{_NESTED}{_NESTED.replace('rank=0', 'rank=1')}".replace("nnodes=1", "nnodes=2")
+
 _TWICE = "\n".join(f"initializing ddp: GLOBAL_RANK: {n}, MEMBER: {n + 1}/4" for n in (0, 0, 1, 1))
 
 _REFUSED = "RuntimeError: The server socket has failed to listen ... port: 12653 ... EADDRINUSE"
@@ -57,6 +61,8 @@ CASES = {
             log_case(f"{_BIND}\nepoch 1 step 10 loss 2.31"),
             "the other address family was free",
         ),
+        Fires(log_case(f"{_NESTED}{_NESTED}{_REFUSED}"), (), cause="launcher-misuse"),
+        Fires(log_case(f"{_NODES}{_REFUSED}"), (), cause="port-in-use"),
         Quiet(log_case(f"{_TWICE}\n{_REFUSED}"), "ranks were started twice: launcher-misuse says so"),
     ),
 }

@@ -45,6 +45,28 @@ _WATCHDOG_OF_AN_ERROR = """\
 [node7:00571] Signal: Aborted (6)
 """
 
+_KILLED_TOGETHER = """\
+step 10, loss 0.4
+step 11, loss 0.4
+WARNING:torch.distributed.elastic.multiprocessing.api:Sending process {} closing signal SIGTERM
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 71) of binary: /usr/bin/python
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-04-02_12:58:41
+  rank      : 2 (local_rank: 2)
+  exitcode  : -9 (pid: 73)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-04-02_12:58:41
+  rank      : 0 (local_rank: 0)
+  exitcode  : -9 (pid: 71)
+"""
+
 _STEP, _ACTOR = (
     "step {} loss 2.13",
     "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
@@ -146,6 +168,9 @@ CASES = {
             ),
             "the launcher's SIGTERM",
         ),
+        Fires(log_case(_KILLED_TOGETHER.format(72)), (0, 2), cause="unknown"),
+        Quiet(log_case(_KILLED_TOGETHER.format(73)), "the launcher ended one of those that were killed"),
+        Quiet(log_case("$ kill -ABRT 71844\nFatal Python error: Aborted\n"), "somebody wanted to see its stacks"),
         Fires(log_case("\n".join((_STEP.format(7), _ACTOR, _STEP.format(8)))), (), cause="unknown"),
         Quiet(
             log_case("\n".join((_STEP.format(7), _ACTOR, *map(_STEP.format, (8, 9, 10))))),

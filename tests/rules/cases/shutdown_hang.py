@@ -19,6 +19,22 @@ _TIMEOUT = "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collec
 
 _STUCK = "[rank2]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n"
 
+_LISTED = "$ ps aux | grep train\ndev 24201 0.0 0.1 2811344 180120 pts/0 Sl+ 11:56 0:01 python -m torch.distributed.run train.py\n"
+
+_CTRL_C = """\
+^CTraceback (most recent call last):
+  File "train.py", line 88, in main
+    {}
+  File "/opt/site-packages/{}
+KeyboardInterrupt
+"""
+
+_JOIN = _CTRL_C.format("trainer.fit(model)", 'torch/multiprocessing/spawn.py", line 77, in join')
+
+_PLOT = _CTRL_C.format("plot(results)", 'matplotlib/figure.py", line 9, in draw')
+
+_CLEANED = "Epoch 4: 100%|##########| 10/10 [00:00<00:00, 94.17it/s]\nUserWarning: cleaning up ddp environment...\n"
+
 _DONE = {r: ["barrier@main:20"] for r in range(4)}
 
 _INTERRUPTED = "WARNING:torch.distributed.elastic.agent.server.api:Received 2 death signal, shutting down workers\n"
@@ -72,6 +88,13 @@ CASES = {
         Quiet(
             log_case("Destroying process group... \nSaving model\n" + _INTERRUPTED), "there was work before the signal"
         ),
+        Fires(log_case("1 epochs completed in 0.055 hours.\nDestroying process group... \n" + _LISTED), ()),
+        Quiet(
+            log_case(f"{_LISTED}1 epochs completed in 0.055 hours.\nDestroying process group... \n"),
+            "it ended after it was listed",
+        ),
+        Fires(log_case(_CLEANED + _JOIN), ()),
+        Quiet(log_case(_CLEANED + _PLOT), "the program itself was still at work when it was interrupted"),
         Quiet(log_case(_TIMEOUT + "Destroying process group... \n"), "the end came after the timeout"),
         Fires(make_case(_DONE, hang="suspected", exits=_TWO_ENDED, more=_WRITE_IN_TURNS), (0, 2), 33),
         Fires(

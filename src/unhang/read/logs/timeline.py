@@ -87,7 +87,7 @@ _TOGETHER = (
     (re.compile(r"Completed store-based barrier for (key:\S+)"), 1.0, False),
     (re.compile(r"(Rendezvous complete for workers)"), 1.0, True),
     (re.compile(r"(?:Received a|Observed flight recorder) (dump signal)"), 2.0, False),
-    (re.compile(r"Watchdog caught collective operation timeout: ?WorkNCCL\((SeqNum=\d+, OpType=\w+)"), 30.0, False),
+    (re.compile(r"Watchdog caught collective operation timeout: ?Work\w+\((SeqNum=\d+, OpType=\w+)"), 30.0, False),
     (
         re.compile(r"(remote=\[?[^\s\]]+\]?:\d+)\).*(?:[Cc]onnection reset|[Cc]onnection closed|Broken pipe)"),
         5.0,

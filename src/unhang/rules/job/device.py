@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from unhang.analyze.going_on import silent_ranks
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.rules.base import Found, Names, rule
@@ -82,7 +83,9 @@ def gpu_hardware(s: Situation) -> Found | None:
         "second": best["second"],
     }
     say = f"{best.kind}/{'' if ranks_in(events) else 'nobody'}"
-    return found_in(s, events, _weight(best) or 0.75, _users(s, events) or None, say=say, words=words)
+    return found_in(
+        s, events, _weight(best) or 0.75, _users(s, events) or silent_ranks(s) or None, say=say, words=words
+    )
 
 
 def _users(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:

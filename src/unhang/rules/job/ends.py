@@ -28,7 +28,15 @@ from unhang.rules.failure import (
 )
 from unhang.rules.host_waits import timer_off
 from unhang.rules.late import driver
-from unhang.rules.log_lines import found_in, quote, rank_of_actor, ranks_in, seconds_between, stood_before
+from unhang.rules.log_lines import (
+    SIGNALS,
+    came_to_its_end,
+    found_in,
+    quote,
+    rank_of_actor,
+    ranks_in,
+    stood_before,
+)
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)
@@ -39,7 +47,6 @@ _CRASH_LINES = (
 _THROWN_BY_NCCL = ("nccl.error", "nccl.result")
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
 _CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
-_SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
 _PEER_LOST = (
     "gloo.peer_closed", "gloo.reset", "nccl.echo_", "store.gone", "fabric.connection_reset", "store.wait_for_input",
 )  # fmt: skip
@@ -49,7 +56,7 @@ _FAILED = (  # what says that a process failed, or that somebody waited in vain,
 )  # fmt: skip
 _ABORTED, _NEAR_FRAMES = ("Aborted", "SIGABRT", "6"), 40
 _OF_TIME = lazy_pattern(r"(?i)time")
-_HAS_BEGUN, _END_TAKES_S = 5, 240.0  # lines, before which nothing shows that the job moved; the longest end
+_HAS_BEGUN = 5  # lines, before which nothing shows that the job moved
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 
 
@@ -88,19 +95,21 @@ def _crash_in_log(s: Situation) -> Found | None:
     first = first_exception(s)
     if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not WORKER_DIED.search(first.text)):
         return None
-    rank, end = _crashed(s)
+    crashed, end = _crashed(s)
     waited = next((e.order for e in s.events if e.says == "hang" or e.kind in _THROWN_BY_NCCL), None)
-    lines = [e for e in s.events.of(*_CRASH_LINES) if _is_crash(e) and not _is_end_of_wait(e, waited)]
+    by_hand = min((e.order for e in s.events.of("ending.by_hand")), default=len(s.case.log))
+    crashes = (e for e in s.events.of(*_CRASH_LINES) if e.order < by_hand)
+    lines = [e for e in crashes if _is_crash(e) and not _is_end_of_wait(e, waited)]
     if (end is None and not lines) or (lines and went_further(s.events, lines[-1])):
         return None
-    ranks = (rank,) if rank is not None else ranks_in(lines) or rank_of_actor(s)
-    seen = [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher", end.line)] if end else []
+    ranks = crashed or ranks_in(lines) or rank_of_actor(s)
+    seen = [EvidenceLine(f"rank {r} exit", f"code {end.code}, seen by the launcher", end.line) for r in crashed if end]
     is_felt = s.events.has(*_PEER_LOST) or any(is_communication_error(e.error) for e in errors_of(s))
     return Found(
         0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
         ranks,
         (*seen, *quote(lines or s.events.of("ending."))),
-        {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end)},
+        {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end, ranks)},
         "log" if ranks and is_felt else "alone",
         ("sender",),
         cause="" if ranks and is_felt else "unknown",
@@ -127,26 +136,32 @@ def _is_end_of_wait(event: LogEvent, waited: int | None) -> bool:
     return is_abort and waited is not None and event.order > waited
 
 
-def _how(end: ProcessExit) -> str:
+def _how(end: ProcessExit, ranks: Sequence[int]) -> str:
     code = end.code or 0
-    return f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {end.code}"
+    was = w.verb(ranks, "was", "were")
+    return f"{was} ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {end.code}"
 
 
-def _crashed(s: Situation) -> tuple[int | None, ProcessExit | None]:
-    """The rank that a launcher saw end first by a signal of its own or an exit code that Python's exceptions do not give."""
+def _crashed(s: Situation) -> tuple[tuple[int, ...], ProcessExit | None]:
+    """The rank that a launcher saw end first by a signal of its own or an exit code that Python's exceptions do not give.
+
+    Several where somebody killed them together, before the launcher asked the others to end.
+    """
     ends = sorted(
         ((e.exit.time_ns, rank, e.exit) for rank, e in s.case.ranks.items() if e.exit and e.error is None),
         key=lambda end: (end[0], 0 if end[0] else end[2].line, end[1]),
     )
     by_signal = [(rank, end) for _, rank, end in ends if end.code in _OF_ITS_OWN]
     if by_signal:
-        return by_signal[0]
+        return (by_signal[0][0],), by_signal[0][1]
     killed = [(rank, end) for _, rank, end in ends if end.code == -9]
-    if len(killed) == 1 and killed[0][1] is ends[0][2]:
-        return killed[0]
+    asked = {e.number("pid") for e in s.events.of("elastic.closing_signal", "ending.closing")}
+    is_by_launcher = not asked or any(s.case.ranks[rank].identity.pid in asked for rank, _ in killed)
+    if killed and killed[0][1] is ends[0][2] and (len(killed) == 1 or not is_by_launcher):
+        return tuple(sorted(rank for rank, _ in killed)), killed[0][1]
     own = [(rank, end) for _, rank, end in ends if (end.code or 0) > 1]
     echoes = any(e.kind == "echo" for e in errors_of(s))
-    return own[0] if len(own) == 1 and echoes else (None, None)
+    return ((own[0][0],), own[0][1]) if len(own) == 1 and echoes else ((), None)
 
 
 @rule("arithmetic-in-library")
@@ -183,7 +198,7 @@ def external_signal(s: Situation) -> Found | None:
     why = next((e["why"] for e in events if e["why"]), "")
     number = next((n for e in events if (n := e.number("signal")) is not None), None)
     is_hangup = any(e.number("signal") == 1 for e in events)
-    sure = 0.93 if why or is_hangup else 0.85 if any(e.kind in _SIGNALS for e in events) else 0.6
+    sure = 0.93 if why or is_hangup else 0.85 if any(e.kind in SIGNALS for e in events) else 0.6
     fixes = ("tmux", "nohup") if is_hangup else ("limits", "who") if why else ("who", "limits")
     words = {"why": why.lower(), "by": f" by {signal_name(number)}" if number else ""}
     return found_in(s, events, sure, (), words=words, say="scheduler" if why else "outside", fixes=fixes)
@@ -200,15 +215,15 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
     """The signals, if nothing failed before, and it was not us who ended a job that hung."""
     if s.case.hang is not None or s.case.job.ended_by_us:
         return ()
-    events = s.events.of(*_SIGNALS, "ending.cancelled", "ending.preempted")
-    found = [e for e in events if e["signal"] not in ("2", "SIGINT")]
+    events = s.events.of(*SIGNALS, "ending.cancelled", "ending.preempted")
+    found = [e for e in events if (e["signal"] or e["name"]) not in ("2", "SIGINT")]
     if not found or any(e.says == "hang" for e in s.events) or any(d.kind == "collective" for d in doings_of(s)):
         return ()
     first = found[0].order
     if any(e.order < first and e.says for e in s.events.of(*_FAILED)):
         return ()
     errors = [e for e in errors_of(s) if e.kind != "told" and e.order <= first]
-    if _last_word(s) or any(e.kind == "primary" or e.order < first for e in errors):
+    if came_to_its_end(s) or any(e.kind == "primary" or e.order < first for e in errors):
         return ()
     return () if _stood_still(s, found) else found
 
@@ -355,7 +370,7 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
         return
     if any(e.kind == "echo" and not (e.error.frames or "ChildFailedError" in e.error.type) for e in errors_of(s)):
         return
-    doings, last = doings_of(s), _last_word(s)
+    doings, last = doings_of(s), came_to_its_end(s)
     ending = [d for d in doings if d.kind == "ending"]
     if ending and len(ending) == len(doings):
         ranks = tuple(sorted({r for d in ending for r in d.ranks}))
@@ -367,33 +382,3 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
     elif last and not doings:
         sure = 0.7 if last[1].says == "hang" else 0.88
         yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log", fixes=("order", "threads"))
-
-
-def _all_done(s: Situation) -> tuple[LogEvent, ...]:
-    """The last of the lines with which each of several ranks said that it is done; nothing as long as one has not."""
-    lines = s.events.of("progress.rank_done")
-    done = {rank for e in lines if (rank := e.number("rank") if e["rank"] else e.number("rank_")) is not None}
-    world = s.case.job.world_size or len(done)
-    return (lines[-1],) if world > 1 and done == set(range(world)) else ()
-
-
-def _last_word(s: Situation) -> tuple[LogEvent, ...]:
-    """The line that says that the process group is being destroyed, with the limit that was hit after it, and no work between.
-
-    Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there, ranks still made.
-    """
-    start, hung = s.events.of("ending.destroying"), [e for e in s.events if e.says == "hang"]
-    start = start or _all_done(s)
-    if start and not hung:
-        hung = list(s.events.of(*_SIGNALS, "ending.cancelled", "python.interrupted"))  # somebody had to end it
-    elif not start:
-        start = s.events.of("ending.finished", "work.ended", "ending.not_destroyed")
-        if any(e.kind != "watchdog.stuck" for e in hung):
-            return ()
-        cancelled = s.events.of("ending.cancelled") if start else ()
-        hung = hung or [e for e in cancelled if seconds_between(start[0], e) > _END_TAKES_S]
-    if not start or not hung or hung[0].order < start[-1].order:
-        return ()
-    work = s.events.of("work.", "progress.", "learn.")
-    between = [e for e in work if start[-1].order < e.order < hung[0].order and e.kind != "work.ended"]
-    return () if between else (start[-1], hung[0])

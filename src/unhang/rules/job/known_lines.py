@@ -46,6 +46,7 @@ _PROBLEM = (
     "nccl.result",
     "python.unhandled",
     "python.fatal",
+    "native.",
     "watchdog.",
     "ending.",
     "elastic.worker_failed",

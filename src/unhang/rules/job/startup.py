@@ -70,15 +70,25 @@ _NODES = re.compile(r"--nnodes[= ](\d+)(?![\d:])")
 
 
 def _called_again(s: Situation, refusal: LogEvent) -> list[LogEvent]:
-    """The calls of one launcher with the same arguments before the port was refused, where they are more than the nodes and nothing ended between them."""
+    """The calls of one launcher before the port was refused, or what it says of one node, where they are more than the nodes.
+
+    They have the same arguments, and nothing ended between them.
+    """
     calls = [e for e in s.events.of("launchers.command") if e.order < refusal.order and not _AT_A_PROMPT.match(e.text)]
-    again = Counter(e["command"] for e in calls).most_common(1)
-    same = [e for e in calls if again and e["command"] == again[0][0]]
-    if not same:
-        return []
-    nodes = 1 if "--node_rank" in same[0].text or "--node-rank" in same[0].text else _nodes_of(same[0])
-    between = (e for e in s.events if same[0].order < e.order < same[-1].order)
-    return same if nodes and len(same) > nodes and not any(e.says or e.is_progress for e in between) else []
+    begun = [e for e in s.events.of("launchers.node_begins") if e.order < refusal.order]
+    for same in (_most_alike(calls, "command"), _most_alike(begun, "node")):
+        is_of_one = bool(same) and any(x in same[0].text for x in ("--node_rank", "--node-rank", "node_rank="))
+        nodes = 1 if is_of_one else _nodes_of(same[0]) if same else 0
+        between = (e for e in s.events if same[0].order < e.order < same[-1].order) if same else ()
+        if nodes and len(same) > nodes and not any(e.says or e.is_progress for e in between):
+            return same
+    return []
+
+
+def _most_alike(events: Sequence[LogEvent], word: str) -> list[LogEvent]:
+    """Those in which this word is the same, the largest such set."""
+    again = Counter(e[word] for e in events).most_common(1)
+    return [e for e in events if again and e[word] == again[0][0]]
 
 
 def _nodes_of(call: LogEvent) -> int:
