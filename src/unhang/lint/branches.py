@@ -139,9 +139,10 @@ class Branches(Calls):
             if not way_out.is_replaced:
                 way_out.rest.append(effect)
 
-    def conditional_part(self, condition: Value, line: int, mark: int) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
-        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=False), self._cut(mark), [])
+        is_told = any(tells(test, condition) for test in tests)
+        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=is_told), self._cut(mark), [])
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""

@@ -24,6 +24,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
+    CHANCE,
     DOUBT,
     LOCAL,
     LOSS,
@@ -199,7 +200,7 @@ class Calls(Passing):
 
     def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
         """The method that runs where an object of the project is called."""
-        if self._in_forward() and self.link.project.is_module(sort[1], sort[2]):
+        if self._runs_layers() and self.link.project.is_module(sort[1], sort[2]):
             self._layer(node, sort[2], name)
         found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
         return next((f for f in found if f is not None), None)
@@ -231,7 +232,7 @@ class Calls(Passing):
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
-        is_given = owner == "self" and not callee.sort and self._in_forward() and _IS_PLAIN.search(name) is None
+        is_given = owner == "self" and not callee.sort and self._runs_layers() and _IS_PLAIN.search(name) is None
         is_given = is_given and (self.file, self.function.owner, name) in self.link.given
         if is_given and self.link.project.is_module(self.file, self.function.owner):
             self._layer(node, name, name)
@@ -269,6 +270,8 @@ class Calls(Passing):
             return special(self, node, args)
         if full in known.LOCAL_SOURCES:
             return Value(LOCAL)
+        if (full in known.CHANCE or name in ("uniform_", "bernoulli_")) and "generator" not in node.names:
+            return Value(CHANCE)
         if name == "backward" and args and args[0].sort is not None and args[0].sort[0] in ("out", "of"):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
@@ -378,9 +381,16 @@ class Calls(Passing):
         """Whether this is the forward of a module, in a project that trains on several ranks."""
         return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
 
+    def _runs_layers(self) -> bool:
+        """Whether this is a part of the forward of a module: that itself, or what it calls."""
+        if self._in_forward() or not (self.link.wraps or self.link.trains) or not self.function.owner:
+            return self._in_forward()
+        functions = self.link.project.files[self.file].functions
+        return any(f.name == "forward" and f.owner == self.function.owner and self.function.name in f.words for f in functions)
+
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
-        if self._in_forward() and self.function.owner not in self.link.whole:
+        if self._runs_layers() and self.function.owner not in self.link.whole:
             self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
 
     def layers(self, v: Value, method: str) -> list[Effect]:

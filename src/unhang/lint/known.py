@@ -206,7 +206,13 @@ FREE_PORTS = {
     "find_available_port",
     "get_random_port",
 }
-CHANCE = {"random.randint", "random.randrange", "random.choice", "numpy.random.randint"}
+# Draws from the generator of the process.
+CHANCE = {
+    *("random.random", "random.uniform", "random.randint", "random.randrange", "random.choice", "random.getrandbits"),
+    *(f"numpy.random.{name}" for name in ("random", "rand", "uniform", "randint", "choice", "binomial", "random_sample")),
+    *("torch.rand", "torch.randint", "torch.bernoulli"),
+}
+DRAWS = frozenset({"uniform_", "bernoulli_", *(name.rpartition(".")[2] for name in CHANCE)})
 COUNTS = {"numel", "size", "any", "all", "item"}  # what a rank learns of its own tensor
 FILTERS = {"sum", "nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}
 STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}

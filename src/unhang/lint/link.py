@@ -113,6 +113,7 @@ class Link:
                 or k in asking
                 or any(d.rpartition(".")[2] in words for d in f.decorators)
                 or ((self.wraps or self.trains) and f.name == "forward" and not filters.isdisjoint(f.words))
+                or ((self.wraps or self.trains) and f.owner and not known.DRAWS.isdisjoint(f.words))
             ]
             if not found:
                 return
@@ -144,8 +145,8 @@ class Link:
         """Something is found in a function that is being followed."""
         if known.is_of_test(path, found.code):
             return
-        if found.code == "LNT111":
-            self.skips_layers = True
+        if found.code in ("LNT111", "LNT414"):
+            self.skips_layers |= found.code == "LNT111"
             if not self.wraps:
                 return
         self.keep(Report(path, found, {self._following[-1] if self._following else (-1, -1)}, self.when))

@@ -9,6 +9,7 @@ from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
     AGREED,
+    CHANCE,
     DATA,
     DIFFERS,
     LOCAL,
@@ -97,8 +98,8 @@ def as_test(e: Expr, v: Value) -> Value:
         return Value(LOSS, NO_PARAMS, TEST)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
-    if v.dep & DIFFERS == LOCAL:
-        return v._replace(dep=v.dep & ~LOCAL)
+    if v.dep & DIFFERS in (LOCAL, CHANCE):
+        return v._replace(dep=v.dep & ~(LOCAL | CHANCE))
     return PLAIN if is_of_data(v) and not v.params else v
 
 
