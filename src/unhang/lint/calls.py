@@ -377,29 +377,6 @@ class Calls(Passing):
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)
         return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN
 
-    def _in_forward(self) -> bool:
-        """Whether this is the forward of a module, in a project that trains on several ranks."""
-        return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
-
-    def _runs_layers(self) -> bool:
-        """Whether this is a part of the forward of a module: that itself, or what it calls."""
-        if self._in_forward() or not (self.link.wraps or self.link.trains) or not self.function.owner:
-            return self._in_forward()
-        functions = self.link.project.files[self.file].functions
-        return any(f.name == "forward" and f.owner == self.function.owner and self.function.name in f.words for f in functions)
-
-    def _layer(self, node: Call, layer: str, name: str) -> None:
-        """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
-        if self._runs_layers() and self.function.owner not in self.link.whole:
-            self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
-
-    def layers(self, v: Value, method: str) -> list[Effect]:
-        """A layer that runs, where one is given to a function that calls it."""
-        if v.sort is None or method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
-            return []
-        is_layer = v.sort[0] == "layer" or (v.sort[0] == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
-        return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
-
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
         if not self.no_sync:
             place = self.place(node, "backward")

@@ -354,7 +354,8 @@ class Expressions:
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
         if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
             return PLAIN if at.const != 0 else v
-        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
+        is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
+        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
