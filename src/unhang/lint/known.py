@@ -58,6 +58,7 @@ METHODS: Mapping[str, Collective] = {
     "consolidate_state_dict": Collective("gather"),  # of an optimizer that is sharded
     "synchronize_between_processes": Collective("all_reduce"),
     "save_16bit_model": Collective("save"),
+    **dict.fromkeys((f"_zero3_consolidated_{kind}_state_dict" for kind in ("16bit", "fp16")), Collective("state_dict")),
 }
 # Methods that are collectives on an object of this sort, by the last word of what they are called on.
 _ON: Mapping[str, Mapping[str, Collective]] = {

@@ -57,7 +57,7 @@ _BATCH = re.compile(
     r"(?!(?:is|has|use|num|n|no|drop|should)_)"
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
-_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
+_NUMBERED = re.compile(r"rank|size|dim|index|indices|(?:\b|_)ids?(?:\b|_)|layers?\b|range\(|group")
 _RANKS_IN_ALL = {"world_size", "get_world_size", "num_processes", "num_replicas", "_world_size"}
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
 
