@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
 
-_OF_SHARDS = {"full_tensor", "_local_tensor", "to_local", "redistribute", "device_mesh", "placements"}
+_SHARDED = {"DTensor", "ShardedTensor", "FSDP", "FullyShardedDataParallel", "FSDPModule"}
+_OF_SHARDS = {"full_tensor", "_local_tensor", "to_local", "redistribute", "device_mesh", "placements", "ds_id", "ds_shape", "ds_tensor"}
 _OF_THE_JOB = ("zero", "local zero", "last", "rank", "local")  # not one of a part of the ranks
 
 
@@ -109,10 +110,10 @@ def asks_for_others(test: Expr) -> bool:
 
 
 def asks_for_shards(test: Expr) -> bool:
-    """Whether a condition asks for a tensor being sharded: who gathers a whole one is asked for nothing else by it."""
+    """Whether a condition asks for a tensor or module being sharded: who gathers a whole one is asked for nothing else by it."""
     match test:
         case Call(func=Ref(path="isinstance"), args=[_, kinds]):
-            return any(p.rpartition(".")[2] == "DTensor" for p in paths_in(kinds))
+            return any(p.rpartition(".")[2] in _SHARDED for p in paths_in(kinds))
         case Call(func=Ref(path="hasattr"), args=[_, Const(value=value)]):
             return value in _OF_SHARDS
         case Op(op="and", parts=parts):

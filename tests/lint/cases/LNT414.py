@@ -52,6 +52,9 @@ class Encoder(nn.Module):
         dist.broadcast(drawn, 0)
         if drawn < self.drop:
             x = self.extra(x)
+        skipped = self.training and random.random() < self.drop
+        if not skipped or is_sharded(self):
+            x = self.extra(x)
         if self.training:
             x = self.extra(x)
         return x
