@@ -33,6 +33,7 @@ _PLAIN = {  # of these nothing is taken that has buffers, but for the layers abo
     *("h5py", "omegaconf", "tensorboard", "psutil", "soundfile", "datasets", "tokenizers", "sentencepiece", "accelerate", "deepspeed"),
 }  # fmt: skip
 _MOST_NAMES, _MOST_STEPS = 300, 5
+_SHARDING = ("fsdp", "fsdp2", "engine", "accelerator", "fabric")
 _DDP, _SHARDS = {"DistributedDataParallel", "DDP"}, {"FullyShardedDataParallel", "FSDP", "fully_shard"}
 
 
@@ -40,7 +41,7 @@ def finds_unused(files: Iterable[File]) -> bool:
     """Whether a project has DDP look for parameters without a gradient, and shards no module: which layers run is each rank's own affair."""
     told = False
     for file in files:
-        if any(known.WRAPPERS.get(n, "ddp") not in ("ddp", "apex") or n.startswith("deepspeed") for n in file.names.values()):
+        if any(known.WRAPPERS.get(n) in _SHARDING or n.startswith("deepspeed") for n in file.names.values()):
             return False
         for f in file.functions:
             if not _SHARDS.isdisjoint(f.words):

@@ -87,7 +87,7 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS
     if e.hidden == "module":
-        return bool(dep & (DATA | CHANCE))
+        return bool(dep & CHANCE or (dep & DATA and e.op == "module"))
     if dep and not dep & ~MAYBE:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
@@ -150,7 +150,7 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
         if kind == "continue" and effect.op not in GROUPS and _GOES_ON.fullmatch(cause.text):
             return "LNT203"
         return "LNT209" if dep & RAISED else "LNT210"
-    if not dep & RANK and dep & (LOCAL | CHANCE):
+    if not dep & RANK and (dep & LOCAL or (dep & CHANCE and not dep & (DATA | MAYBE))):
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):
         if not dep & (LOSS | MAYBE | HELD):

@@ -295,6 +295,8 @@ class Expressions:
             return Value(const=not stops_at)
         if op == "or" and any(is_choice(p, v) for p, v in zip(parts, joined, strict=False)):
             joined = [v._replace(dep=v.dep & ~(RANK | CHANCE), zero=None) for v in joined]
+        if op == "and" and any(isinstance(p, Op) and p.op == "not" and is_choice(p.parts[0], v) for p, v in zip(parts, joined, strict=False)):
+            joined = [v._replace(dep=v.dep & ~CHANCE) for v in joined]
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None

@@ -95,7 +95,8 @@ class Passing(Expressions):
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
         if self._runs_layers() and self.function.owner not in self.link.whole:
-            self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
+            op = "module" if self._in_forward() else "part"  # what a method is called for by the batch, nobody knows here
+            self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
 
     def layers(self, v: Value, method: str) -> list[Effect]:
         """A layer that runs, where one is given to a function that calls it."""

@@ -55,6 +55,11 @@ class Encoder(nn.Module):
         skipped = self.training and random.random() < self.drop
         if not skipped or is_sharded(self):
             x = self.extra(x)
+        for layer in self.layers:
+            together = is_sharded(self)
+            if skipped and not together:
+                continue
+            x = layer(x)
         if self.training:
             x = self.extra(x)
         return x
