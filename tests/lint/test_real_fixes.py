@@ -2,7 +2,8 @@
 
 `first` was opened when the rules were done, and then served to mend them; `last` (3 of 25 were found) and `third` (3 of 20) were measured once, and then served so too.
 `fourth` (1 of 26 was found and quiet after) was measured, and then served so too. So were `fifth` (5 of 27), `sixth` (6 of 15), `seventh` (5 of 10) and `eighth` (0 of 15).
-`ninth` (4 of 15) was measured with the rules that the eighth had served to mend, and then served so too: what it misses was read, and three mechanisms that public code has as well are followed since.
+`ninth` (4 of 15) was measured with the rules that the eighth had served to mend, and then served so too:
+what it misses was read, and the mechanisms that public code has as well are followed since.
 Then the odd numbers of all parts served so: ten more are found among them, none more among the even ones, which nobody looked at.
 Then all that were not found were read, and twelve more are found since.
 What would see the rest stands in docs/design/0012-lint.md.

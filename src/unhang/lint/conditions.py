@@ -49,7 +49,17 @@ if TYPE_CHECKING:
 
 
 _SHARDED = {"DTensor", "ShardedTensor", "FSDP", "FullyShardedDataParallel", "FSDPModule"}
-_OF_SHARDS = {"full_tensor", "_local_tensor", "to_local", "redistribute", "device_mesh", "placements", "ds_id", "ds_shape", "ds_tensor"}
+_OF_SHARDS = {
+    "full_tensor",
+    "_local_tensor",
+    "to_local",
+    "redistribute",
+    "device_mesh",
+    "placements",
+    "ds_id",
+    "ds_shape",
+    "ds_tensor",
+}
 _OF_THE_JOB = ("zero", "local zero", "last", "rank", "local")  # not one of a part of the ranks
 
 

@@ -295,13 +295,18 @@ class Expressions:
             return Value(const=not stops_at)
         if op == "or" and any(is_choice(p, v) for p, v in zip(parts, joined, strict=False)):
             joined = [v._replace(dep=v.dep & ~(RANK | CHANCE), zero=None) for v in joined]
-        if op == "and" and any(isinstance(p, Op) and p.op == "not" and is_choice(p.parts[0], v) for p, v in zip(parts, joined, strict=False)):
+        if op == "and" and any(
+            isinstance(p, Op) and p.op == "not" and is_choice(p.parts[0], v)
+            for p, v in zip(parts, joined, strict=False)
+        ):
             joined = [v._replace(dep=v.dep & ~CHANCE) for v in joined]
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
-        if sort is None and (any(v.dep & (DATA | LOCAL | CHANCE) for v in joined) or all(v.sort == TEST for v in joined)):
+        if sort is None and (
+            any(v.dep & (DATA | LOCAL | CHANCE) for v in joined) or all(v.sort == TEST for v in joined)
+        ):
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 

@@ -210,7 +210,10 @@ FREE_PORTS = {
 # Draws from the generator of the process.
 CHANCE = {
     *("random.random", "random.uniform", "random.randint", "random.randrange", "random.choice", "random.getrandbits"),
-    *(f"numpy.random.{name}" for name in ("random", "rand", "uniform", "randint", "choice", "binomial", "random_sample")),
+    *(
+        f"numpy.random.{name}"
+        for name in ("random", "rand", "uniform", "randint", "choice", "binomial", "random_sample")
+    ),
     *("torch.rand", "torch.randint", "torch.bernoulli"),
 }
 DRAWS = frozenset({"uniform_", "bernoulli_", *(name.rpartition(".")[2] for name in CHANCE)})

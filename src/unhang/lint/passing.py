@@ -95,7 +95,9 @@ class Passing(Expressions):
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
         if self._runs_layers() and self.function.owner not in self.link.whole:
-            op = "module" if self._in_forward() else "part"  # what a method is called for by the batch, nobody knows here
+            op = (
+                "module" if self._in_forward() else "part"
+            )  # what a method is called for by the batch, nobody knows here
             self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
 
     def layers(self, v: Value, method: str) -> list[Effect]:
@@ -122,7 +124,11 @@ class Passing(Expressions):
             plain = len(node.args) - len(node.names)
             for keyword, value in zip(node.names, args[plain:], strict=True):
                 self.link.set_attribute(sort[1], sort[2], keyword, value)
-        held = UNEVEN if any(is_share(v) or items_of(self, v) for v in args) and holds_items(self.link.project, sort[1], sort[2]) else 0
+        held = (
+            UNEVEN
+            if any(is_share(v) or items_of(self, v) for v in args) and holds_items(self.link.project, sort[1], sort[2])
+            else 0
+        )
         return Value(held, sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
