@@ -347,6 +347,8 @@ class Branches(Calls):
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
+            if way_out.kind != "continue":  # who is done early leaves the loop over all layers
+                missed = [e for e in missed if e.op != "pick"]
             if missed and waits_for_orders(way_out, missed):
                 continue
             if takes_orders(way_out.made) or (way_out.kind == "return" and takes_orders(missed)):

@@ -95,9 +95,9 @@ class Passing(Expressions):
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
         if self._runs_layers() and self.function.owner not in self.link.whole:
-            op = (
-                "module" if self._in_forward() else "part"
-            )  # what a method is called for by the batch, nobody knows here
+            is_one_of = not isinstance(node.func, Ref) or "." not in node.func.path  # an expert, say
+            is_for_more = "pick" if is_one_of else "part"  # of a method, which may be called for something else
+            op = "module" if self._in_forward() else is_for_more
             self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
 
     def layers(self, v: Value, method: str) -> list[Effect]:
