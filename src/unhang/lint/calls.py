@@ -65,6 +65,14 @@ def _is_told_alone(node: Call) -> bool:
     return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
 
 
+def _own_state(node: Call, full: str, name: str) -> Value | None:
+    """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
+    if full in known.LOCAL_SOURCES:
+        return Value(LOCAL)
+    draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
+    return Value(CHANCE) if draws and "generator" not in node.names else None
+
+
 class Calls(Passing):
     """The part of a frame that makes calls."""
 
@@ -268,10 +276,8 @@ class Calls(Passing):
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
-        if full in known.LOCAL_SOURCES:
-            return Value(LOCAL)
-        if (full in known.CHANCE or name in ("uniform_", "bernoulli_")) and "generator" not in node.names:
-            return Value(CHANCE)
+        if (own := _own_state(node, full, name)) is not None:
+            return own
         if name == "backward" and args and args[0].sort is not None and args[0].sort[0] in ("out", "of"):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
