@@ -2,7 +2,8 @@
 
 `first` was opened when the rules were done, and then served to mend them; `last` (3 of 25 were found) and `third` (3 of 20) were measured once, and then served so too.
 `fourth` (1 of 26 was found and quiet after) was measured, and then served so too. So were `fifth` (5 of 27), `sixth` (6 of 15), `seventh` (5 of 10) and `eighth` (0 of 15).
-`ninth` (4 of 15) was measured with the rules that the eighth had served to mend; none of them had seen it.
+`ninth` (4 of 15) was measured with the rules that the eighth had served to mend, and then served so too:
+what it misses was read, and the mechanisms that public code has as well are followed since.
 Then the odd numbers of all parts served so: ten more are found among them, none more among the even ones, which nobody looked at.
 Then all that were not found were read, and twelve more are found since.
 What would see the rest stands in docs/design/0012-lint.md.
@@ -29,7 +30,7 @@ FOUND = {
     "sixth": {"02", "03", "04", "06", "07", "10", "12", "13", "15"},
     "seventh": {"01", "02", "03", "04", "05", "07", "09", "10"},
     "eighth": {"01", "02", "03", "06", "09", "10", "11", "12", "13", "15"},
-    "ninth": {"02", "05", "10", "12"},
+    "ninth": {"02", "05", "10", "11", "12", "13", "14"},
 }
 # Found by rules that are off by default, or with --depth 9.
 MORE = {
@@ -41,7 +42,7 @@ MORE = {
     "sixth": {"11"},
     "seventh": set[str](),
     "eighth": set[str](),
-    "ninth": {"14"},
+    "ninth": set[str](),
 }
 OFF = ("batch-decides", "failure-may-decide")
 SETTINGS = {

@@ -13,6 +13,7 @@ from unhang.analyze.decisions import (
     made_with,
     optional_output,
     partial_log,
+    received_of_anybody,
     switched_mode,
     unsynced_monitor,
 )
@@ -381,3 +382,12 @@ def test_an_output_that_hangs_on_the_batch(test: str, given: str, is_told: bool,
     found = optional_output(str(tmp_path))
     assert (found is not None) is is_told
     assert found is None or (found.at.line, found.test, found.name) == (4, "mask.any()", "more")
+
+
+@pytest.mark.parametrize(("more", "is_told"), [("", True), (", src=sender", False)])
+def test_parts_of_a_message_that_come_from_anybody(more: str, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "wire.py"
+    file.write_text(
+        f"def take(head, body):\n    sender = dist.recv(head)\n    dist.recv(body{more})\n    return sender\n"
+    )
+    assert received_of_anybody(str(file), 2) == ((2, "dist.recv(head)", 3) if is_told else None)

@@ -290,6 +290,18 @@ def goes_over(frame: Frame) -> str:
     return next((n.id for n in named if isinstance(n, ast.Name)), "")
 
 
+def received_of_anybody(path: str, line: int) -> tuple[int, str, int] | None:
+    """(line, text, line): of a function that receives from whoever sends first, and then from whoever sends next: the first such call, and the last."""
+    function = next((n for n in nodes_around(path, line) if isinstance(n, ast.FunctionDef)), None)
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    of_anybody = [
+        c for c in calls
+        if ast.unparse(c.func) in ("dist.recv", "torch.distributed.recv") and len(c.args) == 1 and not {k.arg for k in c.keywords} & {"src", "group_src"}
+    ]  # fmt: skip
+    found = sorted(of_anybody, key=lambda c: c.lineno)
+    return (found[0].lineno, ast.unparse(found[0]), found[-1].lineno) if len(found) > 1 else None
+
+
 class OptionalOutput(NamedTuple):
     """A model gives `name` only if `test` holds, at `at`."""
 

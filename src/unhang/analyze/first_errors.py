@@ -22,7 +22,8 @@ _REPORTS = lazy_pattern(
     r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"\bSee (?:the )?(?:stack trace|root cause|traceback|logs?|error)s? (?:above|for)\b|"
-    r"Engine core initialization failed|\bExecutor failed\.$|Worker failed with error '|there are other ranks that didn't finish|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
+    r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
+    r"\bExecutor failed\.$|Worker failed with error '|there are other ranks that didn't finish|"
     r"\bProcess \d+ (?:exited|terminated) with (?:error|exit) code\b"
 )
 _ASKED_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")

@@ -15,7 +15,7 @@ from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION as _FUNCTION
 from unhang.analyze.locks import blocks_at, held_by, scope_of
 from unhang.analyze.source import function_at, loop_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, files_beside, tree_of
+from unhang.analyze.trees import covers, files_beside, line_text, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
@@ -98,6 +98,31 @@ def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
 def _submitted(node: ast.AST | None) -> list[ast.Call]:
     calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
     return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in ("submit", "map")]
+
+
+class OwnLoop(NamedTuple):
+    """A coroutine that the loop of the thread runs called `plain`, no coroutine, at `calls`, and that waits for another one of the same loop at `waits`."""
+
+    waits: Frame
+    calls: Frame
+    plain: str
+
+
+def own_loop(threads: Iterable[ThreadStack]) -> OwnLoop | None:
+    """Of the threads of a process: the one in which an event loop stands, as what it runs waits for the result of what it should run."""
+    for thread in threads:
+        above = next((i for i, f in enumerate(thread.frames) if f.file.endswith("/asyncio/base_events.py")), 0)
+        mine = user_frames(thread.frames[:above])
+        library = thread.frames[: thread.frames.index(mine[0])] if mine else ()
+        is_result = any(f.function == "result" and f.file.endswith("/concurrent/futures/_base.py") for f in library)
+        if not is_result or "run_coroutine_threadsafe" not in line_text(mine[0].file, mine[0].line):
+            continue
+        i = next(
+            (i for i, f in enumerate(mine) if i and isinstance(function_at(f.file, f.line), ast.AsyncFunctionDef)), 0
+        )
+        if i:
+            return OwnLoop(mine[0], mine[i], mine[i - 1].function)
+    return None
 
 
 class ForkedLock(NamedTuple):

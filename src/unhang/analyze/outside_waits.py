@@ -193,6 +193,12 @@ def asks_at(children: Iterable[ThreadStack], beside: Iterable[ThreadStack]) -> F
     return None
 
 
+def writes_back(children: Iterable[ThreadStack]) -> Frame | None:
+    """Where a process that the rank started waits for room in a socket: it answers, and nobody reads."""
+    writing = (t for t in children if t.kernel is not None and t.kernel.call in ("sendto", "sendmsg", "write"))
+    return next((f for t in writing if t.kernel and t.kernel.file == "socket" for f in user_frames(t.frames)[:1]), None)
+
+
 class LeftStream(NamedTuple):
     """The loop at line `loop` of `function` leaves a stream of `actor` at line `leaves` before its end; `stream` is its name."""
 

@@ -11,6 +11,7 @@ from unhang.lint.conditions import (
     asks_for_others,
     asks_for_parts,
     asks_for_rank,
+    asks_for_shards,
     contradicts,
     implied,
     is_for_one_process,
@@ -139,9 +140,10 @@ class Branches(Calls):
             if not way_out.is_replaced:
                 way_out.rest.append(effect)
 
-    def conditional_part(self, condition: Value, line: int, mark: int) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
-        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=False), self._cut(mark), [])
+        is_told = any(tells(test, condition) for test in tests)
+        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=is_told), self._cut(mark), [])
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
@@ -168,7 +170,7 @@ class Branches(Calls):
         cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=is_told)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
-        is_single = asks_for_others(s.test) or is_never_a_rank(s.test)
+        is_single = asks_for_others(s.test) or is_never_a_rank(s.test) or asks_for_shards(s.test)
         self._unsure += is_asked_before
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self.ways_out, len(self.effects), self.needs
@@ -222,7 +224,8 @@ class Branches(Calls):
     def _doubt(self, test: Expr, condition: Value, ways: list[Way]) -> None:
         """What a condition says of what is made under it: that the caller alone knows, that it is made once, that there are no others."""
         here = ways[0]
-        if any(way.made for way in ways) and not condition.dep & DIFFERS and is_of_caller(self.function, test):
+        is_plain = not condition.dep & DIFFERS and not asks_for_shards(test)
+        if any(way.made for way in ways) and is_plain and is_of_caller(self.function, test):
             for way in ways:
                 way.made[:] = [e._replace(doubt=DOUBT) for e in way.made]
         if is_once(test):
@@ -344,6 +347,8 @@ class Branches(Calls):
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
+            if way_out.kind != "continue":  # who is done early leaves the loop over all layers
+                missed = [e for e in missed if e.op != "pick"]
             if missed and waits_for_orders(way_out, missed):
                 continue
             if takes_orders(way_out.made) or (way_out.kind == "return" and takes_orders(missed)):

@@ -1,4 +1,4 @@
-"""Which modules have buffers: the forward of DDP broadcasts these, and where there are none, it keeps to itself."""
+"""What DDP does with a module: its forward broadcasts the buffers, and where there are none, it keeps to itself; it can do without gradients that are missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from unhang.lint.ir import Attr, Call, Expr, Function, Ref, nodes_in
+from unhang.lint import known
+from unhang.lint.ir import Attr, Call, Const, Expr, File, Function, Ref, nodes_in
 
 _MAKES = re.compile(
     rb"[Bb]atch_?[Nn]orm|InstanceNorm|\bBuffer\(|SyncBN|\bnorm_layer\b|track_running_stats|spectral_norm"
@@ -32,6 +33,23 @@ _PLAIN = {  # of these nothing is taken that has buffers, but for the layers abo
     *("h5py", "omegaconf", "tensorboard", "psutil", "soundfile", "datasets", "tokenizers", "sentencepiece", "accelerate", "deepspeed"),
 }  # fmt: skip
 _MOST_NAMES, _MOST_STEPS = 300, 5
+_SHARDING = ("fsdp", "fsdp2", "engine", "accelerator", "fabric")
+_DDP, _SHARDS = {"DistributedDataParallel", "DDP"}, {"FullyShardedDataParallel", "FSDP", "fully_shard"}
+
+
+def finds_unused(files: Iterable[File]) -> bool:
+    """Whether a project has DDP look for parameters without a gradient, and shards no module: which layers run is each rank's own affair."""
+    told = False
+    for file in files:
+        if any(known.WRAPPERS.get(n) in _SHARDING or n.startswith("deepspeed") for n in file.names.values()):
+            return False
+        for f in file.functions:
+            if not _SHARDS.isdisjoint(f.words):
+                return False
+            if not told and not _DDP.isdisjoint(f.words):
+                calls = (n for n in nodes_in(f.body) if isinstance(n, Call))
+                told = any(c.given("find_unused_parameters") == Const(True) for c in calls)
+    return told
 
 
 class Buffers:

@@ -24,6 +24,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
+    CHANCE,
     DOUBT,
     LOCAL,
     LOSS,
@@ -62,6 +63,14 @@ _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "res
 def _is_told_alone(node: Call) -> bool:
     """Whether a call of a library is told to make no collective of all ranks."""
     return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
+
+
+def _own_state(node: Call, full: str, name: str) -> Value | None:
+    """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
+    if full in known.LOCAL_SOURCES:
+        return Value(LOCAL)
+    draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
+    return Value(CHANCE) if draws and "generator" not in node.names else None
 
 
 class Calls(Passing):
@@ -199,7 +208,7 @@ class Calls(Passing):
 
     def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
         """The method that runs where an object of the project is called."""
-        if self._in_forward() and self.link.project.is_module(sort[1], sort[2]):
+        if self._runs_layers() and self.link.project.is_module(sort[1], sort[2]):
             self._layer(node, sort[2], name)
         found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
         return next((f for f in found if f is not None), None)
@@ -231,7 +240,7 @@ class Calls(Passing):
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
-        is_given = owner == "self" and not callee.sort and self._in_forward() and _IS_PLAIN.search(name) is None
+        is_given = owner == "self" and not callee.sort and self._runs_layers() and _IS_PLAIN.search(name) is None
         is_given = is_given and (self.file, self.function.owner, name) in self.link.given
         if is_given and self.link.project.is_module(self.file, self.function.owner):
             self._layer(node, name, name)
@@ -267,8 +276,8 @@ class Calls(Passing):
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
-        if full in known.LOCAL_SOURCES:
-            return Value(LOCAL)
+        if (own := _own_state(node, full, name)) is not None:
+            return own
         if name == "backward" and args and args[0].sort is not None and args[0].sort[0] in ("out", "of"):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
@@ -373,22 +382,6 @@ class Calls(Passing):
         if outs:  # a criterion on what a module gave
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)
         return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN
-
-    def _in_forward(self) -> bool:
-        """Whether this is the forward of a module, in a project that trains on several ranks."""
-        return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
-
-    def _layer(self, node: Call, layer: str, name: str) -> None:
-        """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
-        if self._in_forward() and self.function.owner not in self.link.whole:
-            self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
-
-    def layers(self, v: Value, method: str) -> list[Effect]:
-        """A layer that runs, where one is given to a function that calls it."""
-        if v.sort is None or method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
-            return []
-        is_layer = v.sort[0] == "layer" or (v.sort[0] == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
-        return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
 
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
         if not self.no_sync:

@@ -20,6 +20,7 @@ from unhang.lint.special import (
 )
 from unhang.lint.values import (
     AGREED,
+    CHANCE,
     DATA,
     FAILED,
     HELD,
@@ -92,4 +93,4 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
     is_open = joined.params and not joined.dep  # what the caller gives decides
-    return joined._replace(sort=TEST) if is_open or is_of_data(joined) or joined.dep == LOCAL else joined
+    return joined._replace(sort=TEST) if is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE) else joined

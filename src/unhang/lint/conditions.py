@@ -48,6 +48,18 @@ if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
 
+_SHARDED = {"DTensor", "ShardedTensor", "FSDP", "FullyShardedDataParallel", "FSDPModule"}
+_OF_SHARDS = {
+    "full_tensor",
+    "_local_tensor",
+    "to_local",
+    "redistribute",
+    "device_mesh",
+    "placements",
+    "ds_id",
+    "ds_shape",
+    "ds_tensor",
+}
 _OF_THE_JOB = ("zero", "local zero", "last", "rank", "local")  # not one of a part of the ranks
 
 
@@ -104,6 +116,20 @@ def asks_for_others(test: Expr) -> bool:
             return any(map(asks_for_others, parts))
         case Call(func=func, args=args):
             return asks_for_others(func) or any(map(asks_for_others, args))
+    return False
+
+
+def asks_for_shards(test: Expr) -> bool:
+    """Whether a condition asks for a tensor or module being sharded: who gathers a whole one is asked for nothing else by it."""
+    match test:
+        case Call(func=Ref(path="isinstance"), args=[_, kinds]):
+            return any(p.rpartition(".")[2] in _SHARDED for p in paths_in(kinds))
+        case Call(func=Ref(path="hasattr"), args=[_, Const(value=value)]):
+            return value in _OF_SHARDS
+        case Op(op="and", parts=parts):
+            return any(map(asks_for_shards, parts))
+        case Call() | Ref():
+            return name_of(test).lower().endswith("dtensor")
     return False
 
 

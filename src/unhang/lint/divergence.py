@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from unhang.lint.ir import Found
 from unhang.lint.values import (
+    CHANCE,
     DATA,
     DIFFERS,
     DOUBT,
@@ -86,7 +87,7 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS
     if e.hidden == "module":
-        return bool(dep & DATA)
+        return bool(dep & CHANCE or (dep & DATA and e.op in ("module", "pick")))
     if dep and not dep & ~MAYBE:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
@@ -130,7 +131,7 @@ def _how(v: Value) -> str:
         return "depends on the rank"
     if v.dep & FAILED:
         return "is for a rank that has failed alone"
-    if v.dep & LOCAL:
+    if v.dep & (LOCAL | CHANCE):
         return "depends on the clock, chance, process or disk of each rank"
     if v.dep & HELD:
         return "depends on which parameters and gradients this rank has"
@@ -140,7 +141,7 @@ def _how(v: Value) -> str:
 def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: bool) -> str:
     dep = cause.value.dep
     if effect.hidden == "module":
-        return "LNT111"
+        return "LNT414" if dep & CHANCE else "LNT111"
     if is_loop and dep & UNEVEN:
         return "LNT110"
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
@@ -149,7 +150,7 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
         if kind == "continue" and effect.op not in GROUPS and _GOES_ON.fullmatch(cause.text):
             return "LNT203"
         return "LNT209" if dep & RAISED else "LNT210"
-    if not dep & RANK and dep & LOCAL:
+    if not dep & RANK and (dep & LOCAL or (dep & CHANCE and not dep & (DATA | MAYBE))):
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):
         if not dep & (LOSS | MAYBE | HELD):

@@ -39,6 +39,7 @@ from unhang.lint.special import (
 )
 from unhang.lint.values import (
     AGREED,
+    CHANCE,
     DATA,
     DIFFERS,
     FILLED,
@@ -112,7 +113,7 @@ class Expressions:
         """A property of an object is asked for."""
         raise NotImplementedError
 
-    def conditional_part(self, condition: Value, line: int, mark: int) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
         raise NotImplementedError
 
@@ -281,7 +282,7 @@ class Expressions:
             mark = len(self.effects)
             v = as_test(part, self.value(part))
             if len(self.effects) > mark and (condition.dep & DIFFERS or condition.params):
-                self.conditional_part(condition, line_of(part), mark)
+                self.conditional_part(condition, line_of(part), mark, *parts[: parts.index(part)])
             if v.const is not UNKNOWN:
                 if bool(v.const) == stops_at:
                     is_sure = not joined or bool(self.fixed) or v.sort == CERTAIN
@@ -293,12 +294,19 @@ class Expressions:
         if not joined:
             return Value(const=not stops_at)
         if op == "or" and any(is_choice(p, v) for p, v in zip(parts, joined, strict=False)):
-            joined = [v._replace(dep=v.dep & ~RANK, zero=None) for v in joined]
+            joined = [v._replace(dep=v.dep & ~(RANK | CHANCE), zero=None) for v in joined]
+        if op == "and" and any(
+            isinstance(p, Op) and p.op == "not" and is_choice(p.parts[0], v)
+            for p, v in zip(parts, joined, strict=False)
+        ):
+            joined = [v._replace(dep=v.dep & ~CHANCE) for v in joined]
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
-        if sort is None and (any(v.dep & (DATA | LOCAL) for v in joined) or all(v.sort == TEST for v in joined)):
+        if sort is None and (
+            any(v.dep & (DATA | LOCAL | CHANCE) for v in joined) or all(v.sort == TEST for v in joined)
+        ):
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
@@ -310,7 +318,7 @@ class Expressions:
         self.needs = needs | says[0]
         a = self.value(parts[1])
         if len(self.effects) > mark and test.dep & DIFFERS:
-            self.conditional_part(test, line_of(parts[1]), mark)
+            self.conditional_part(test, line_of(parts[1]), mark, parts[0])
         self.needs = needs | says[1]
         b = self.value(parts[2])
         self.needs = needs
@@ -353,7 +361,8 @@ class Expressions:
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
         if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
             return PLAIN if at.const != 0 else v
-        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
+        is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
+        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)

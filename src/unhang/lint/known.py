@@ -58,6 +58,7 @@ METHODS: Mapping[str, Collective] = {
     "consolidate_state_dict": Collective("gather"),  # of an optimizer that is sharded
     "synchronize_between_processes": Collective("all_reduce"),
     "save_16bit_model": Collective("save"),
+    **dict.fromkeys((f"_zero3_consolidated_{kind}_state_dict" for kind in ("16bit", "fp16")), Collective("state_dict")),
 }
 # Methods that are collectives on an object of this sort, by the last word of what they are called on.
 _ON: Mapping[str, Mapping[str, Collective]] = {
@@ -206,7 +207,16 @@ FREE_PORTS = {
     "find_available_port",
     "get_random_port",
 }
-CHANCE = {"random.randint", "random.randrange", "random.choice", "numpy.random.randint"}
+# Draws from the generator of the process.
+CHANCE = {
+    *("random.random", "random.uniform", "random.randint", "random.randrange", "random.choice", "random.getrandbits"),
+    *(
+        f"numpy.random.{name}"
+        for name in ("random", "rand", "uniform", "randint", "choice", "binomial", "random_sample")
+    ),
+    *("torch.rand", "torch.randint", "torch.bernoulli"),
+}
+DRAWS = frozenset({"uniform_", "bernoulli_", *(name.rpartition(".")[2] for name in CHANCE)})
 COUNTS = {"numel", "size", "any", "all", "item"}  # what a rank learns of its own tensor
 FILTERS = {"sum", "nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}
 STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
@@ -352,5 +362,5 @@ WORDS = frozenset({
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|num_replicas|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|mpi4py|ignite|composer\.|ray\.train|ray\.air|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|should_training_stop|signal\.signal\("
+    rb"|horovod|mpi4py|ignite|composer\.|ray\.train|ray\.air|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|layer_?drop|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|should_training_stop|signal\.signal\("
 )

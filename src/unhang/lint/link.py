@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from unhang.lint import known, libraries
-from unhang.lint.buffers import Buffers
+from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.ir import Expr, File, Found
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
@@ -75,6 +75,7 @@ class Link:
         self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.wraps |= any(not _WRAPPED_BY.isdisjoint(x.words) for f in files for x in f.functions)
+        self.needs_all = self.wraps and not finds_unused(files)  # layers must run on all ranks
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
@@ -113,6 +114,7 @@ class Link:
                 or k in asking
                 or any(d.rpartition(".")[2] in words for d in f.decorators)
                 or ((self.wraps or self.trains) and f.name == "forward" and not filters.isdisjoint(f.words))
+                or ((self.wraps or self.trains) and f.owner and not known.DRAWS.isdisjoint(f.words))
             ]
             if not found:
                 return
@@ -144,9 +146,9 @@ class Link:
         """Something is found in a function that is being followed."""
         if known.is_of_test(path, found.code):
             return
-        if found.code == "LNT111":
-            self.skips_layers = True
-            if not self.wraps:
+        if found.code in ("LNT111", "LNT414"):
+            self.skips_layers |= found.code == "LNT111"
+            if not self.needs_all:
                 return
         self.keep(Report(path, found, {self._following[-1] if self._following else (-1, -1)}, self.when))
 

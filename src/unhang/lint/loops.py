@@ -35,7 +35,7 @@ class Loops(Handlers):
         if over.sort is not None and over.sort[0] == "obj" and is_for:
             over = over._replace(dep=over.dep | items_of(self, over))
         endless = not is_for and over.const is True
-        is_uneven = bool(is_for and over.dep & UNEVEN)
+        is_uneven = bool(over.dep & UNEVEN)
         self._endless += endless
         self._uneven_loops += is_uneven
         of_parameter = over.sort[1:2] if is_for and over.sort is not None and over.sort[0] == "param" else ()
@@ -66,7 +66,7 @@ class Loops(Handlers):
             over = either(over, self.value(s.over))
         is_ragged = over.sort is not None and over.sort[0] == "ragged"
         over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
-        uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & DIFFERS
+        uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & (DIFFERS | UNEVEN)
         self.env = joined_env(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Loop):
             found_in_endless_loop(self, s.body[0], s.line)

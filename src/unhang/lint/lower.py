@@ -189,8 +189,6 @@ class Lowering:
         return self._expr(node)
 
     def _if(self, node: ast.If, out: list[Stmt]) -> None:
-        if self.functions[self._at].name == "forward":
-            self._syntax.condition(node)
         test = self._expr(node.test)
         self._syntax.branches += 1
         body, orelse = self._block(node.body), self._block(node.orelse)

@@ -42,6 +42,7 @@ from unhang.lint.values import (
     is_as_wanted,
     mixed,
 )  # fmt: skip
+from unhang.lint.wellknown import items_of
 
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
 _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
@@ -80,9 +81,31 @@ class Passing(Expressions):
         """A function that is called here may raise."""
         raise NotImplementedError
 
+    def _in_forward(self) -> bool:
+        """Whether this is the forward of a module, in a project that trains on several ranks."""
+        return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
+
+    def _runs_layers(self) -> bool:
+        """Whether this is a part of the forward of a module: that itself, or what it calls."""
+        if self._in_forward() or not (self.link.wraps or self.link.trains) or not self.function.owner:
+            return self._in_forward()
+        forward = self.link.project.method(self.file, self.function.owner, "forward")
+        return forward is not None and self.function.name in self.link.project.function(*forward).words
+
+    def _layer(self, node: Call, layer: str, name: str) -> None:
+        """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
+        if self._runs_layers() and self.function.owner not in self.link.whole:
+            is_one_of = not isinstance(node.func, Ref) or "." not in node.func.path  # an expert, say
+            is_for_more = "pick" if is_one_of else "part"  # of a method, which may be called for something else
+            op = "module" if self._in_forward() else is_for_more
+            self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
+
     def layers(self, v: Value, method: str) -> list[Effect]:
         """A layer that runs, where one is given to a function that calls it."""
-        raise NotImplementedError
+        if v.sort is None or method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
+            return []
+        is_layer = v.sort[0] == "layer" or (v.sort[0] == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+        return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
 
     def wrap_in_place(self, path: str, wrapped: Value) -> None:
         """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
@@ -101,7 +124,11 @@ class Passing(Expressions):
             plain = len(node.args) - len(node.names)
             for keyword, value in zip(node.names, args[plain:], strict=True):
                 self.link.set_attribute(sort[1], sort[2], keyword, value)
-        held = UNEVEN if any(is_share(v) for v in args) and holds_items(self.link.project, sort[1], sort[2]) else 0
+        held = (
+            UNEVEN
+            if any(is_share(v) or items_of(self, v) for v in args) and holds_items(self.link.project, sort[1], sort[2])
+            else 0
+        )
         return Value(held, sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
@@ -152,7 +179,8 @@ class Passing(Expressions):
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
                 self.env[expr.path] = Value(sort=AGREED)
-        if not summary.returns.dep and makes_batches(function.name) and any(is_share(v) for _, v in given.values()):
+        is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
+        if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
             return Value(UNEVEN, sort=("share", "batches"))
         if _IN_PARTS.search(function.name) and not summary.returns.dep:
             return Value(sort=("parts",))

@@ -9,6 +9,7 @@ from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
     AGREED,
+    CHANCE,
     DATA,
     DIFFERS,
     LOCAL,
@@ -56,7 +57,7 @@ _BATCH = re.compile(
     r"(?!(?:is|has|use|num|n|no|drop|should)_)"
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
-_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
+_NUMBERED = re.compile(r"rank|size|dim|index|indices|(?:\b|_)ids?(?:\b|_)|layers?\b|range\(|group")
 _RANKS_IN_ALL = {"world_size", "get_world_size", "num_processes", "num_replicas", "_world_size"}
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
 
@@ -97,8 +98,8 @@ def as_test(e: Expr, v: Value) -> Value:
         return Value(LOSS, NO_PARAMS, TEST)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
-    if v.dep & DIFFERS == LOCAL:
-        return v._replace(dep=v.dep & ~LOCAL)
+    if v.dep & DIFFERS in (LOCAL, CHANCE):
+        return v._replace(dep=v.dep & ~(LOCAL | CHANCE))
     return PLAIN if is_of_data(v) and not v.params else v
 
 

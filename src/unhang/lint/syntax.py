@@ -36,7 +36,6 @@ class Syntax:
         self.within_loops: list[ast.AST] = []  # the function, then loops in it
         self.of_loop: dict[int, ast.AST] = {}
         self.loops: list[tuple[int, ast.For]] = []
-        self.chances: list[ast.If] = []
 
     # What the lowering tells.
 
@@ -64,10 +63,6 @@ class Syntax:
         if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Attribute):
             self.loops.append((function, node))
             self._within[id(node)] = tuple(self.blocks)
-
-    def condition(self, node: ast.If) -> None:
-        """A branch in a function that is called `forward`."""
-        self.chances.append(node)
 
     def assign(self, function: int, target: ast.expr, value: ast.expr, node: ast.AST) -> None:
         """An assignment to an attribute or an item."""

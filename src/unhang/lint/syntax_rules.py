@@ -14,7 +14,6 @@ _SET_DEVICE = {"torch.cuda.set_device", "torch.accelerator.set_device_index", "t
 _DATA_LOADER = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 _SAMPLER = {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
 _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"}
-_CHANCE = {"random.random", "random.uniform", "numpy.random.rand", "numpy.random.uniform", "torch.rand"}
 _INIT_RPC = ("torch.distributed.rpc.init_rpc", "rpc.init_rpc")
 _DDP = {name for name, sort in known.WRAPPERS.items() if sort == "ddp"}
 
@@ -304,18 +303,8 @@ def uneven_batches(s: Syntax) -> None:
             )
 
 
-def chance_in_forward(s: Syntax) -> None:
-    """A layer that runs by chance."""
-    for node in s.chances:
-        draws = any(isinstance(n, ast.Call) and s.full(n.func) in _CHANCE for n in ast.walk(node.test))
-        if draws and any(
-            isinstance(n, ast.Call) and s.full(n.func).startswith("self.") for b in node.body for n in ast.walk(b)
-        ):
-            s.add("LNT414", node)
-
-
 RULES: tuple[Callable[[Syntax], None], ...] = (
     async_never_waited, retained_graph, anomaly_detection, init_without_timeout, environment_after_init, visible_devices,
     device_after_init, device_not_chosen, load_to_saved_device, timeouts_in_order, sampler_without_epoch, reentrant_checkpoint,
-    main_without_record, redundant_broadcast, settings, forked, uneven_batches, chance_in_forward,
+    main_without_record, redundant_broadcast, settings, forked, uneven_batches,
 )  # fmt: skip

@@ -24,6 +24,7 @@ from unhang.lint.special import (
 )
 from unhang.lint.values import (
     AGREED,
+    CHANCE,
     DATA,
     FILLED,
     HELD,
@@ -157,7 +158,9 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(sort=RAW)
     outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
     if full in LISTS:
-        return args[0] if args else PLAIN
+        of = args[0].sort if args else None
+        is_known = of is not None and of[0] == "many" and of[1][0] in ("layer", "obj", "wrap", "many")
+        return args[0] if is_known else Value(sort=("many", ("layer", full)))
     is_loss = any(word in full.lower() for word in ("loss", "crit"))
     if outs and (not full or is_loss or full.startswith(_NUMBERS)):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
@@ -179,13 +182,15 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
         return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
-    return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
+    return Value(joined.dep & OF_DATA if numeric else base.dep & CHANCE, NO_PARAMS)
 
 
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
     """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
     first = args[0] if args else PLAIN
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
+    if base.dep & CHANCE and not args and name in ("any", "all", "item"):
+        return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if in_forward and name == "sum" and not args and not full and base.sort in (None, TEST):

@@ -20,8 +20,9 @@ MAYBE_NONE = 32  # it is None on some ranks, and not on others
 FAILED = 64  # by an exception that one rank alone has met
 LONGEST = 512  # as long as the longest sequence of this rank's batch
 NONE_BY_BATCH = 2048  # it is None where the rank's own batch is no good
+CHANCE = 4096  # by what this rank has drawn at random
 RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
-DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED
+DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE
 COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH)  # what is left of it in what is computed from a value
 
 

@@ -14,6 +14,7 @@ from unhang.analyze.host_waits import (
     forked_lock,
     full_queue,
     not_released,
+    own_loop,
     own_pool,
     puts,
     queue_at,
@@ -37,10 +38,11 @@ from unhang.analyze.outside_waits import (
     tries_for_ever,
     unbounded,
     uncommitted,
+    writes_back,
 )
 from unhang.analyze.polling import asks_database, name_by_hash
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import endless_loop
+from unhang.analyze.source import endless_loop, loop_around
 from unhang.analyze.trees import line_text
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
@@ -78,6 +80,9 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "the result of another thread" and (gone := ended_task(frame, evidence.tasks)):
         words = {"made": f"{w.base_name(gone.path)}:{gone.made}", "task": gone.task, "coroutine": gone.coroutine}
         yield Remedy("ask the task", {**words, "queue": gone.queue, "spot": w.spot(frame)})
+    if awaits == "the result of another thread" and (own := own_loop([*others, *filter(None, [evidence.main_stack])])):
+        words = {"waits": w.spot(own.waits), "calls": w.spot(own.calls), "plain": own.plain}
+        yield Remedy("not in its own loop", {**words, "text": line_text(own.calls.file, own.calls.line)})
     if awaits == "the result of another thread" and (nested := own_pool(others)):
         words = {"submits": w.spot(nested.submits), "waits": w.spot(nested.waits), "pool": nested.pool}
         yield Remedy("a pool of its own", {**words, "function": nested.function})
@@ -144,6 +149,9 @@ def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEviden
     """Of a wait for what other processes have or do."""
     awaits, spot, children = late.activity.awaits, w.spot(frame), children_of(evidence)
     words: dict[str, object]
+    if awaits == "room in a socket" and (writes := writes_back(children)):
+        sends = next((f for f in user_frames(evidence.main_frames) if loop_around(f.file, f.line) is not None), frame)
+        yield Remedy("read between", {"sends": w.spot(sends), "child": w.spot(writes)})
     if awaits == DATABASE:
         yield from _of_database(s, late, frame)
     if awaits == "the other end of a FIFO" and (fifo := opens_fifo(frame)):

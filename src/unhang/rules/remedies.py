@@ -19,6 +19,7 @@ from unhang.analyze.decisions import (
     made_with,
     optional_output,
     partial_log,
+    received_of_anybody,
     returns_none,
     switched_mode,
     unsynced_monitor,
@@ -32,7 +33,7 @@ from unhang.analyze.recorded_forwards import has_one_more_buffer
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, function_at, surroundings
 from unhang.analyze.trees import line_text
-from unhang.model import Case, Fix, Frame, RaisedError
+from unhang.model import Case, Fix, Frame, Location, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.framework_advice import of_monitor
@@ -359,6 +360,20 @@ def of_message(text: str, frame: Frame | None) -> Fix | None:
         title=f"Bound what comes in at {w.spot(frame)}: no machine has {int(size[1]) / 1e12:.0f} TB",
         advice=f"# `{line}`\n# asks for {items:,} by {items:,} numbers: this item is far longer than others, or in another unit. Where it is read, on this rank as on all:\n"
         "if len(item) > most:   # what the others have at most\n    item = item[torch.randperm(len(item))[:most]]",
+        verify="unhang run -- <the same command>: outcome clean",
+        undo=_UNDO,
+    )
+
+
+def of_any_sender(at: Location) -> Fix | None:
+    """For messages of several parts that are taken from whoever sends first: the parts of two senders may be mixed."""
+    found = received_of_anybody(at.file, at.line)
+    if found is None:
+        return None
+    first, text, last = found
+    return Fix(
+        title="Receive all parts of a message from one sender: two may be on their way, and any of them may come first",
+        advice=f"# {w.base_name(at.file)}:{first}\nsender = {text}\n# and line {last}, with what it receives now\ndist.recv(..., src=sender)",
         verify="unhang run -- <the same command>: outcome clean",
         undo=_UNDO,
     )

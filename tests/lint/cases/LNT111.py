@@ -122,3 +122,32 @@ def of_some(hidden, labels, act):
     if rows.numel() == 0:
         return hidden.sum() * 0.0
     return act(rows).sum()
+
+
+class Chosen(nn.Module):
+    def __init__(self, make, count):
+        super().__init__()
+        self.experts, self.head = nn.ModuleList(make(i) for i in range(count)), nn.Linear(4, 4)
+
+    def forward(self, x, chosen):
+        rows = chosen.sum(0)
+        return self.each(x, chosen) + self.until_done(x) + self.asked(x) + rows
+
+    def each(self, x, chosen):
+        for i, _ in enumerate(self.experts):
+            rows, _ = torch.where(chosen == i)
+            if rows.numel() > 0:
+                x[rows] = self.experts[i](x[rows])  # LNT111
+        return x
+
+    def until_done(self, x):
+        for layer in self.experts:
+            x = layer(x)
+            if (x > 0).all().item():
+                break
+        return x
+
+    def asked(self, x):
+        if (x > 0).any().item():
+            x = self.head(x)
+        return x

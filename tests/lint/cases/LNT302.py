@@ -16,12 +16,3 @@ def make(model, items):
     DataLoader(items)
     multiprocessing.set_start_method("fork")  # LNT412
     multiprocessing.get_context("spawn")
-
-
-class Net(nn.Module):
-    def forward(self, x):
-        if torch.rand(1) < 0.5:  # LNT414
-            x = self.layer(x)
-        if self.training:
-            x = self.layer(x)
-        return x

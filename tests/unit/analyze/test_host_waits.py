@@ -12,6 +12,7 @@ from unhang.analyze.host_waits import (
     forked_lock,
     full_queue,
     not_released,
+    own_loop,
     own_pool,
     puts,
     queue_at,
@@ -373,3 +374,24 @@ tool = Popen(["tool"], stdout=PIPE,
 )
 def test_a_pipe_of_errors_that_nobody_reads(where: str, reads: str, line: int, tmp_path: Path) -> None:
     assert unread_errors(str(program(tmp_path, _TOOL.format(where=where, reads=reads)))) == line
+
+
+_AGENT = """
+def run(loop, work):
+    return asyncio.run_coroutine_threadsafe(work, loop).result()  # waits
+def quote(loop, doc):
+    return run(loop, fetch(doc))  # plain
+async def answer(loop, doc):
+    return quote(loop, doc)  # calls
+"""
+_RESULT = Frame(f"{_LIB}concurrent/futures/_base.py", 451, "result")
+_LOOP = Frame(f"{_LIB}asyncio/base_events.py", 1909, "_run_once")
+
+
+def test_a_loop_that_waits_for_itself(tmp_path: Path) -> None:
+    waits, plain, calls = (frame(program(tmp_path, _AGENT), mark) for mark in ("waits", "plain", "calls"))
+    found = own_loop([thread(_RESULT, waits, plain, calls, _LOOP)])
+    assert found is not None
+    assert (found.waits.line, found.calls.line, found.plain) == (3, 7, "quote")
+    assert own_loop([thread(_RESULT, waits, plain)]) is None, "another thread than that of the loop"
+    assert own_loop([thread(_LOOP)]) is None, "the loop waits for nothing"

@@ -21,6 +21,7 @@ from unhang.analyze.outside_waits import (
     tries_for_ever,
     unbounded,
     uncommitted,
+    writes_back,
 )
 from unhang.analyze.polling import asks_database
 from unhang.model import Frame, RaisedError, ThreadStack
@@ -264,3 +265,10 @@ def test_an_exception_that_cannot_be_sent(
     found = exception_not_sent(RaisedError("TypeError", message, 0, frames), [at])
     assert (found is not None) is is_told
     assert found is None or (found.at.line, found.given) == (2, "(self.patent, self.offset)")
+
+
+def test_a_process_that_answers_while_nobody_reads(tmp_path: Path) -> None:
+    at = frame(program(tmp_path, "def serve(sock):\n    sock.sendall(answer)  # writes\n"), "writes")
+    assert writes_back([_child(at, call="sendto", file="socket")]) == at
+    assert writes_back([_child(at, call="recvfrom", file="socket")]) is None
+    assert writes_back([_child(at, call="write", file="file answers")]) is None

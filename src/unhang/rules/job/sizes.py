@@ -18,7 +18,7 @@ from unhang.model import CallState, CollectiveCall, EvidenceLine, Frame, Locatio
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import found_in, quote
-from unhang.rules.remedies import one_width
+from unhang.rules.remedies import of_any_sender, one_width
 
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
@@ -149,7 +149,7 @@ def gloo_sizes(s: Situation) -> Found | None:
     events = s.events.of("gloo.size_mismatch")
     if not events or not len(s.case.calls):
         at = _aborted_at(s)
-        pad = (one_width(str(Path(at.file).parent)) if at else None) or "pad"
+        pad = ((of_any_sender(at) or one_width(str(Path(at.file).parent))) if at else None) or "pad"
         return found_in(s, events, 0.8, (), say="log", fixes=(pad, "see"), location=at) if events else None
     call = _last_of_all(s) if s.divergence is None else None
     if call is None or not bare_op(call.op).startswith(_OF_PARTS):
