@@ -79,3 +79,15 @@ def test_an_exception_that_a_process_could_not_send_is_told_at_its_class(tmp_pat
     assert found.location is not None
     assert found.location.line == 1
     assert "type(self), (self.patent, self.offset)" in (found.fixes[0].advice or "")
+
+
+@pytest.mark.parametrize(("kills", "cause"), [(0, "rank-crashed-earlier"), (1, "host-oom"), (None, "host-oom")])
+def test_a_worker_was_killed_for_memory_only_if_the_kernel_may_have_done_it(kills: int | None, cause: str) -> None:
+    error = RaisedError(
+        "RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Killed. ", 1, (Frame("train.py", 9, "main"),)
+    )
+    case = make_case(
+        _CALLS, world=2, hang=None, exit_code=1, errors={0: error}, states={0: ProcessState("gone", oom_kills=kills)}
+    )
+    found = judge(case).findings[0]
+    assert (found.cause, found.culprit_ranks) == (cause, (0,))

@@ -44,7 +44,7 @@ from unhang.analyze.polling import asks_database, name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
 from unhang.analyze.trees import line_text
-from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
+from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import FirstException, found_at_first
@@ -274,3 +274,18 @@ def lost_exception(s: Situation, first: FirstException) -> Found | None:
     }
     found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
     return replace(found, location=w.location_of(lost.at))
+
+
+def killed_by_somebody(s: Situation, first: FirstException) -> Found | None:
+    """What is known of a loader's worker that was killed while the kernel counted no process that it killed for want of memory."""
+    states = [e.state for r in first.ranks if (e := s.case.ranks.get(r)) is not None and e.state is not None]
+    if not states or any(state.oom_kills != 0 for state in states):
+        return None
+    fix = Fix(
+        title="Find what killed the worker: a guard of the program, a limit (RLIMIT_CPU), or somebody",
+        advice="unhang shows the pid; look for os.kill, Process.kill and setrlimit in the program, and for limits of the node; a worker that may be "
+        "killed has to be noticed and started anew by the loop that reads it",
+        verify="unhang run -- <the same command>: outcome clean",
+        undo="nothing is changed",
+    )
+    return found_at_first(s, first, 0.75, say="not counted", fixes=(fix,), cause="rank-crashed-earlier")

@@ -42,7 +42,7 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
-from unhang.rules.host_waits import lost_exception
+from unhang.rules.host_waits import killed_by_somebody, lost_exception
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
     found_in,
@@ -56,13 +56,12 @@ from unhang.rules.log_lines import (
 )
 from unhang.rules.remedies import of_message
 
+_WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
-_WORK_IN_MEMORY = ("work.preparing", "oom.loading")
 _LOADS = re.compile(
     r"(?i)\b(?:(?:re|pre|down)?load|read|cach|prepar|preprocess|tokeni[sz]|packing|map\b|generating \w+ split)"
 )
-_KILLED, _UNITS = (-9, 137), {"M": 1e-3, "G": 1.0, "T": 1e3}
-_FEWEST_SAID, _TIMES_AS_MUCH = 4, 3.0  # values of the memory in use
+_FEWEST_SAID, _TIMES_AS_MUCH, _UNITS = 4, 3.0, {"M": 1e-3, "G": 1.0, "T": 1e3}  # values of the memory in use
 # Families whose lines say that something failed, but not what; all others name a cause that has a rule of its own.
 _GENERIC = (
     "python.",
@@ -211,7 +210,8 @@ def host_out_of_memory(s: Situation) -> Found | None:
         return _killed(s, sure, 0.95, "sure")
     if first is not None and HOST_OOM.search(first.text):
         killed = "killed by signal" in first.text
-        found = found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
+        by_somebody = killed_by_somebody(s, first) if killed else None
+        found = by_somebody or found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
         shown = of_message(first.text, first.frame)
         return replace(found, cause="user-exception", fixes=(shown,)) if shown else found
     guess = _killed_while_loading(s) if first is None else ()
