@@ -10,6 +10,7 @@ import pytest
 from unhang.analyze.decisions import (
     lagging_count,
     late_buffer,
+    logged_by_some,
     made_with,
     optional_output,
     partial_log,
@@ -391,3 +392,23 @@ def test_parts_of_a_message_that_come_from_anybody(more: str, is_told: bool, tmp
         f"def take(head, body):\n    sender = dist.recv(head)\n    dist.recv(body{more})\n    return sender\n"
     )
     assert received_of_anybody(str(file), 2) == ((2, "dist.recv(head)", 3) if is_told else None)
+
+
+_MONITORED = """\
+class Module:
+    def on_validation_epoch_end(self):
+        if {test}:
+            self.log("val_mae", self.error / self.hours)
+stop = EarlyStopping("val_mae", strict=False)
+"""
+
+
+@pytest.mark.parametrize(("test", "is_told"), [("self.hours.any()", True), ("True", False)])
+def test_a_monitored_value_that_some_ranks_do_not_log(test: str, is_told: bool, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(_MONITORED.format(test=test))
+    monitor = unsynced_monitor(str(tmp_path))
+    assert monitor is not None
+    assert (monitor[0].line, monitor[1]) == (4, "val_mae")
+    found = logged_by_some(monitor[0])
+    assert (found is not None) is is_told
+    assert found is None or "if self.hours.any() else 0.0" in found.whole

@@ -178,6 +178,9 @@ def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
         for k in n.keywords
         if k.arg == "monitor" and isinstance(k.value, ast.Constant) and isinstance(k.value.value, str)
     }
+    watched |= {
+        str(n.args[0].value) for _, n in calls if last_name(n.func) == "EarlyStopping" and n.args and isinstance(n.args[0], ast.Constant)
+    }  # fmt: skip
     found = [
         (Frame(path, n.lineno, surroundings(path, n.lineno).function), n.args[0].value)
         for path, n in calls
@@ -185,6 +188,16 @@ def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
         and not any(k.arg == "sync_dist" for k in n.keywords)
     ]  # fmt: skip
     return found[0] if len(found) == 1 else None
+
+
+def logged_by_some(at: Frame) -> PartialLog | None:
+    """A `log` of a line that a condition of the rank's own lets some ranks leave out, without `sync_dist`."""
+    own = [c for c in surroundings(at.file, at.line).conditions if c.suspicion > SAME]
+    logs = [n for n in nodes_around(at.file, at.line) if isinstance(n, ast.Call) and last_name(n.func) == "log"]
+    if len(own) != 1 or len(logs) != 1 or len(logs[0].args) != 2:
+        return None
+    name, value = map(ast.unparse, logs[0].args)
+    return PartialLog(at, own[0].text, f"self.log({name}, ({value}) if {own[0].text} else 0.0, ..., sync_dist=True)")
 
 
 def unsynced_metric(frame: Frame, test: ast.expr) -> tuple[Frame, str] | None:

@@ -16,6 +16,7 @@ from unhang.analyze.decisions import (
     goes_over,
     lagging_count,
     late_buffer,
+    logged_by_some,
     made_with,
     optional_output,
     partial_log,
@@ -155,6 +156,8 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
         return _of_partial_log(partial)
     is_of_callback = any(part in f.file and "/callbacks/" in f.file for f in frames for part in LIGHTNING)
     monitor = unsynced_monitor(folder) if is_of_callback else None
+    if monitor is not None and (by_some := logged_by_some(monitor[0])) is not None:
+        return _of_partial_log(by_some)
     if monitor is not None and (fix := of_monitor(monitor)) is not None:
         at, name = monitor
         return Remedy((fix,), at=at, asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(at)})")
@@ -168,14 +171,12 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
 def _of_partial_log(partial: PartialLog) -> Remedy:
     """For what Lightning reduces over all ranks key by key, and some ranks do not log."""
     fix = Fix(
-        title="Log the same keys on every rank: each is reduced over all of them",
+        title="Log the same keys on every rank, and with sync_dist: the framework goes by them",
         advice=f"# {w.spot(partial.at)}, on every rank, also where `{partial.test}` does not hold\n{partial.whole}",
         verify=_SEE,
         undo=_UNDO,
     )
-    return Remedy(
-        (fix,), at=partial.at, asks=f": what is logged with sync_dist at {w.spot(partial.at)} hangs on `{partial.test}`"
-    )
+    return Remedy((fix,), at=partial.at, asks=f": what is logged at {w.spot(partial.at)} hangs on `{partial.test}`")
 
 
 def _of_items(folder: str) -> Remedy:
