@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.analyze.test_host_waits import frame, program
+from tests.unit.analyze.small_programs import frame, program
 from unhang.model import Frame, ProcessState, RaisedError, ThreadStack
 from unhang.model.frames import KernelWait
 from unhang.testing import judge, make_case

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OWN, SAME, may_differ
-from unhang.analyze.source import Condition, condition_of, nodes_around, surroundings
-from unhang.analyze.trees import program_files, tree_of
+from unhang.analyze.source import Condition, condition_of, frame_at, nodes_around, surroundings
+from unhang.analyze.trees import nodes_of, program_files
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
@@ -81,8 +81,7 @@ def switched_mode(folder: str) -> Decision | None:
 
 
 def _switched_in(path: str) -> Iterator[Decision]:
-    tree = tree_of(path)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(path):
         name, value = _switch(node)
         if not name:
             continue
@@ -137,7 +136,7 @@ def _set_once(path: str, line: int, value: ast.expr) -> ast.expr:
 def made_with(folder: str, names: Sequence[str], argument: str) -> Frame | None:
     """The one line of the program's files that calls one of these without giving an argument."""
     found = [
-        Frame(path, n.lineno, surroundings(path, n.lineno).function)
+        frame_at(path, n.lineno)
         for path, n in _nodes(folder)
         if isinstance(n, ast.Call) and last_name(n.func) in names and argument not in {k.arg for k in n.keywords}
     ]
@@ -150,9 +149,7 @@ def late_buffer(folder: str) -> tuple[Frame, str] | None:
     empty = {name for _, n in nodes if (name := _registered_empty(n))}
     sets = [(path, n, t) for path, n in nodes if isinstance(n, ast.Assign) for t in n.targets]
     fills = {
-        (Frame(path, n.lineno, surroundings(path, n.lineno).function), t.attr)
-        for path, n, t in sets
-        if isinstance(t, ast.Attribute) and t.attr in empty
+        (frame_at(path, n.lineno), t.attr) for path, n, t in sets if isinstance(t, ast.Attribute) and t.attr in empty
     }
     fills = {(frame, name) for frame, name in fills if frame.function != "__init__"}
     return fills.pop() if len(fills) == 1 else None
@@ -182,7 +179,7 @@ def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
         str(n.args[0].value) for _, n in calls if last_name(n.func) == "EarlyStopping" and n.args and isinstance(n.args[0], ast.Constant)
     }  # fmt: skip
     found = [
-        (Frame(path, n.lineno, surroundings(path, n.lineno).function), n.args[0].value)
+        (frame_at(path, n.lineno), n.args[0].value)
         for path, n in calls
         if last_name(n.func) == "log" and n.args and isinstance(n.args[0], ast.Constant) and n.args[0].value in watched
         and not any(k.arg == "sync_dist" for k in n.keywords)
@@ -192,12 +189,8 @@ def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
 
 def logged_by_some(at: Frame) -> PartialLog | None:
     """A `log` of a line that a condition of the rank's own lets some ranks leave out, without `sync_dist`."""
-    own = [c for c in surroundings(at.file, at.line).conditions if c.suspicion > SAME]
     logs = [n for n in nodes_around(at.file, at.line) if isinstance(n, ast.Call) and last_name(n.func) == "log"]
-    if len(own) != 1 or len(logs) != 1 or len(logs[0].args) != 2:
-        return None
-    name, value = map(ast.unparse, logs[0].args)
-    return PartialLog(at, own[0].text, f"self.log({name}, ({value}) if {own[0].text} else 0.0, ..., sync_dist=True)")
+    return _under_own_test(at, logs[0]) if len(logs) == 1 else None
 
 
 def unsynced_metric(frame: Frame, test: ast.expr) -> tuple[Frame, str] | None:
@@ -213,7 +206,7 @@ def unsynced_metric(frame: Frame, test: ast.expr) -> tuple[Frame, str] | None:
     own = {id(a) for _, n in logs for a in n.args}
     named = {n.value for _, n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in own}
     found = [
-        (Frame(path, n.lineno, surroundings(path, n.lineno).function), a.value)
+        (frame_at(path, n.lineno), a.value)
         for path, n in logs
         if isinstance(a := n.args[0], ast.Constant)
         and a.value in named
@@ -238,7 +231,7 @@ def partial_log(folder: str) -> PartialLog | None:
 
 def _partly(path: str, call: ast.Call) -> Iterator[PartialLog]:
     is_synced = any(k.arg == "sync_dist" and ast.unparse(k.value) == "True" for k in call.keywords)
-    name, at = last_name(call.func), Frame(path, call.lineno, surroundings(path, call.lineno).function)
+    name, at = last_name(call.func), frame_at(path, call.lineno)
     if not is_synced or name not in ("log", "log_dict") or not call.args:
         return
     if name == "log_dict":
@@ -249,16 +242,22 @@ def _partly(path: str, call: ast.Call) -> Iterator[PartialLog]:
             kept = f"{{{ast.unparse(value.key)}: ({ast.unparse(value.value)}) if {tests} else 0.0 {over}}}"
             yield PartialLog(replace(at, line=value.lineno), tests, kept)
         return
-    own = [c for c in surroundings(path, call.lineno).conditions if c.suspicion > SAME]
-    if len(own) == 1 and len(call.args) == 2:
-        whole = f"self.{name}({ast.unparse(call.args[0])}, ({ast.unparse(call.args[1])}) if {own[0].text} else 0.0, ..., sync_dist=True)"
-        yield PartialLog(at, own[0].text, whole)
+    if (partial := _under_own_test(at, call)) is not None:
+        yield partial
+
+
+def _under_own_test(at: Frame, call: ast.Call) -> PartialLog | None:
+    """A `log(name, value)` that stands under one condition of the rank's own, as it would be on every rank."""
+    own = [c for c in surroundings(at.file, at.line).conditions if c.suspicion > SAME]
+    if len(own) != 1 or len(call.args) != 2:
+        return None
+    name, value = map(ast.unparse, call.args)
+    return PartialLog(at, own[0].text, f"self.log({name}, ({value}) if {own[0].text} else 0.0, ..., sync_dist=True)")
 
 
 def _nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
     for path in program_files(folder) if folder else ():
-        tree = tree_of(path)
-        for node in ast.walk(tree) if tree is not None else ():
+        for node in nodes_of(path):
             yield path, node
 
 
@@ -326,11 +325,8 @@ class OptionalOutput(NamedTuple):
 @lru_cache(maxsize=8)
 def optional_output(folder: str) -> OptionalOutput | None:
     """The one output of a `forward` in the files of a folder that hangs on the data of a batch."""
-    found = []
-    for path in program_files(folder):
-        tree = tree_of(path)
-        for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)) if tree is not None else ():
-            found += list(_given_under_test(path, function)) if function.name == "forward" else []
+    forwards = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == "forward"]
+    found = [one for path, forward in forwards for one in _given_under_test(path, forward)]
     return found[0] if len(found) == 1 else None
 
 

@@ -13,7 +13,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in
 from unhang.analyze.set_order import unwrapped
 from unhang.analyze.sides import differing
-from unhang.analyze.source import condition_of, function_at, loop_at, surroundings
+from unhang.analyze.source import condition_of, frame_at, function_at, loop_at, surroundings
 from unhang.analyze.trees import line_text, tree_of
 from unhang.model import Case, Frame
 
@@ -64,7 +64,7 @@ class Bound(NamedTuple):
 def changed_bound(frame: Frame, header: int) -> Bound | None:
     """Of the loop around a frame that some ranks left: the number of its rounds, where one rank may have changed it alone."""
     name, line, text, is_list, grows = _bound_of(frame.file, header)
-    at = Frame(frame.file, line, surroundings(frame.file, line).function)
+    at = frame_at(frame.file, line)
     return Bound(at, header, name, text, is_list, grows) if line else None
 
 

@@ -12,7 +12,7 @@ from unhang.analyze.bindings import is_local_namesake, last_name
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import function_at, nodes_around, surroundings
+from unhang.analyze.source import frame_at, function_at, nodes_around, surroundings
 from unhang.analyze.trees import program_files, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
@@ -51,7 +51,7 @@ def _made_at(path: str) -> Frame | None:
     """The one line of a file that makes a Trainer."""
     tree = tree_of(path)
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) == "Trainer"] if tree else []
-    return Frame(path, calls[0].lineno, surroundings(path, calls[0].lineno).function) if len(calls) == 1 else None
+    return frame_at(path, calls[0].lineno) if len(calls) == 1 else None
 
 
 def _rounds(s: Situation, d: Divergence, gone: LeftFramework) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION as _FUNCTION
 from unhang.analyze.locks import blocks_at, held_by, scope_of
-from unhang.analyze.source import function_at, loop_at, nodes_around, surroundings
+from unhang.analyze.source import frame_at, function_at, loop_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, files_beside, line_text, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
@@ -140,7 +140,7 @@ def forked_lock(place: Frame) -> ForkedLock | None:
         sets = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)] if scope is not None else []
         made = [n for n in sets if what in map(ast.unparse, n.targets) and _is_lock(n.value)]
         if len(made) == 1 and isinstance(scope, ast.ClassDef | ast.Module):
-            at = Frame(place.file, made[0].lineno, surroundings(place.file, made[0].lineno).function)
+            at = frame_at(place.file, made[0].lineno)
             return ForkedLock(at, what, ast.unparse(made[0].value))
     return None
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION, blocks_around
+from unhang.analyze.polling import mode_of
 from unhang.analyze.source import function_at, loop_around, negated, nodes_around
-from unhang.analyze.trees import covers, files_beside, tree_of
+from unhang.analyze.trees import covers, files_beside, imported_by, nodes_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame, RaisedError, ThreadStack, user_frames
 
@@ -22,20 +23,20 @@ _POOL = "multiprocessing/pool.py"
 _FORKS = "/multiprocessing/popen_fork.py"
 
 
-def _calls(node: ast.AST | None) -> Iterator[ast.Call]:
-    return (n for n in ast.walk(node) if isinstance(n, ast.Call)) if node is not None else iter(())
+def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    return (n for n in nodes if isinstance(n, ast.Call))
 
 
 def _calls_on(path: str, line: int) -> list[ast.Call]:
-    return [c for c in _calls(tree_of(path)) if covers(c, line)]
+    return [c for c in _calls(nodes_of(path)) if covers(c, line)]
 
 
-def _imports(path: str, module: str) -> bool:
-    tree = tree_of(path)
-    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)] if tree is not None else []
-    named = [*(a.name for n in nodes if isinstance(n, ast.Import) for a in n.names)]
-    named += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
-    return any(name.partition(".")[0] == module for name in named)
+def _functions(path: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (n for n in nodes_of(path) if isinstance(n, FUNCTION))
+
+
+def _classes(path: str) -> Iterator[ast.ClassDef]:
+    return (n for n in nodes_of(path) if isinstance(n, ast.ClassDef))
 
 
 class OpenTransaction(NamedTuple):
@@ -52,7 +53,7 @@ def open_transaction(frames: Sequence[Frame], waits: Frame) -> OpenTransaction |
     for frame in user_frames(tuple(frames)):
         for block in reversed(blocks_around(frame)):
             for item in block.items:
-                named = {last_name(c.func) for c in _calls(_made_of(frame, item.context_expr))}
+                named = {last_name(c.func) for c in _calls(ast.walk(_made_of(frame, item.context_expr)))}
                 if named & begins:
                     return OpenTransaction(frame, block.lineno, ast.unparse(item.context_expr))
     return None
@@ -60,9 +61,9 @@ def open_transaction(frames: Sequence[Frame], waits: Frame) -> OpenTransaction |
 
 def _begins_of(path: str) -> set[str]:
     """The functions of a file that begin a transaction and let their caller work in it."""
-    tree = tree_of(path)
-    functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTION)] if tree is not None else []
-    yielding = [f for f in functions if any(isinstance(n, ast.Yield) for n in ast.walk(f)) or f.name == "__enter__"]
+    yielding = [
+        f for f in _functions(path) if any(isinstance(n, ast.Yield) for n in ast.walk(f)) or f.name == "__enter__"
+    ]
     return {f.name for f in yielding if any(_says(n, "BEGIN") for n in ast.walk(f))}
 
 
@@ -80,11 +81,11 @@ def _made_of(frame: Frame, value: ast.expr) -> ast.expr:
 
 def uncommitted(path: str) -> list[int]:
     """The lines of a file that change a database, in functions that neither commit in every case nor stand in a block that does."""
-    tree, found = tree_of(path), []
-    for function in (n for n in ast.walk(tree) if isinstance(n, FUNCTION)) if tree is not None else ():
+    found = []
+    for function in _functions(path):
         writes = [
             c.lineno
-            for c in _calls(function)
+            for c in _calls(ast.walk(function))
             if last_name(c.func) in ("execute", "executemany") and c.args and _is_change(c.args[0])
         ]
         at_once = [s for s in function.body if isinstance(s, ast.Expr) and _commits(s.value, function.name)]
@@ -118,8 +119,7 @@ def opens_fifo(frame: Frame) -> OpensFifo | None:
     if len(opens) != 1 or not opens[0].args:
         return None
     call = opens[0]
-    mode = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mode"), None)
-    if not isinstance(mode, ast.Constant) or str(mode.value)[:1] not in ("w", "a"):
+    if mode_of(call)[:1] not in ("w", "a"):
         return None
     more = [ast.unparse(a) for a in call.args[1:]] + [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords]
     for node in reversed(nodes_around(frame.file, frame.line)):
@@ -131,19 +131,11 @@ def opens_fifo(frame: Frame) -> OpensFifo | None:
     return None
 
 
-class OfAPool(NamedTuple):
-    """`call` gives work to processes of multiprocessing; `at`: where one of them stands, None where none has any work left."""
-
-    call: str
-    at: Frame | None
-
-
-def lost_worker(stack: ThreadStack, children: Sequence[ThreadStack]) -> OfAPool | None:
-    """Of a rank that waits for a pool of processes all of which are idle: the work went with a process that died."""
+def lost_worker(stack: ThreadStack, children: Sequence[ThreadStack]) -> str | None:
+    """Of a rank that waits for a pool of processes all of which are idle, the call that gave them work: it went with one that died; else None."""
     workers = [t for t in children if any(f.file.endswith(_POOL) and f.function == "worker" for f in t.frames)]
     is_at_work = any(user_frames(_above_pool(t)) for t in workers)
-    call = _asked_of_pool(stack)
-    return OfAPool(call, None) if call and workers and not is_at_work else None
+    return (_asked_of_pool(stack) or None) if workers and not is_at_work else None
 
 
 def _above_pool(thread: ThreadStack) -> tuple[Frame, ...]:
@@ -172,7 +164,7 @@ def forked_torch(children: Iterable[ThreadStack]) -> Frame | None:
         is_spawned = any("multiprocessing/spawn.py" in f.file or "forkserver.py" in f.file for f in thread.frames)
         if top is not None and is_forked and is_asleep and not is_spawned and (top.is_user or "/torch/" in top.file):
             mine = user_frames(thread.frames)
-            if mine and any(_imports(f.file, "torch") for f in mine):
+            if mine and any(name.partition(".")[0] == "torch" for f in mine for name in imported_by(f.file)):
                 return mine[0]
     return None
 
@@ -200,11 +192,10 @@ def writes_back(children: Iterable[ThreadStack]) -> Frame | None:
 
 
 class LeftStream(NamedTuple):
-    """The loop at line `loop` of `function` leaves a stream of `actor` at line `leaves` before its end; `stream` is its name."""
+    """The loop at line `loop` leaves a stream of `actor` at line `leaves` before its end; `stream` is its name."""
 
     loop: int
     leaves: int
-    function: str
     actor: str
     stream: str
 
@@ -212,8 +203,7 @@ class LeftStream(NamedTuple):
 def left_stream(frame: Frame) -> LeftStream | None:
     """Of a line that waits for an actor of Ray: where the same file stops to read what that actor yields."""
     actors = {ast.unparse(actor) for c in _calls_on(frame.file, frame.line) if (actor := _actor_of(c)) is not None}
-    tree = tree_of(frame.file)
-    for function in (n for n in ast.walk(tree) if isinstance(n, FUNCTION)) if tree is not None else ():
+    for function in _functions(frame.file):
         streams = {
             ast.unparse(t): streaming
             for n in ast.walk(function)
@@ -224,7 +214,7 @@ def left_stream(frame: Frame) -> LeftStream | None:
             leaves = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Break | ast.Return)]
             if leaves:
                 stream = ast.unparse(loop.iter)
-                return LeftStream(loop.lineno, leaves[0], function.name, streams[stream], stream)
+                return LeftStream(loop.lineno, leaves[0], streams[stream], stream)
     return None
 
 
@@ -248,11 +238,6 @@ def _streams(value: ast.expr) -> str:
             is_stream = any(k.arg == "num_returns" and "streaming" in ast.unparse(k.value) for k in words)
             return ast.unparse(actor) if is_stream else ""
     return ""
-
-
-def _classes(path: str) -> Iterator[ast.ClassDef]:
-    tree = tree_of(path)
-    return (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else iter(())
 
 
 class TriesForEver(NamedTuple):
@@ -280,7 +265,7 @@ def tries_for_ever(frame: Frame) -> TriesForEver | None:
 def asks_for_pauses(path: str) -> tuple[str, int] | None:
     """(file, line) at which a program says how requests are tried again, where it lets the server say how long to wait."""
     for one in files_beside(path):
-        calls = [c for c in _calls(tree_of(one)) if last_name(c.func) == "Retry"]
+        calls = [c for c in _calls(nodes_of(one)) if last_name(c.func) == "Retry"]
         asked = [c.lineno for c in calls if not any(k.arg == "respect_retry_after_header" for k in c.keywords)]
         if len(asked) == 1:
             return one, asked[0]
@@ -300,9 +285,9 @@ def left_barrier(frame: Frame) -> LeftBarrier | None:
     """Of a line that waits at a barrier of threads: the function of the same class or file whose threads meet there in a loop, and may return."""
     waits = [c for c in _calls_on(frame.file, frame.line) if last_name(c.func) == "wait"]
     names = {ast.unparse(c.func) for c in waits}
-    here, tree = function_at(frame.file, frame.line), tree_of(frame.file)
-    for function in (n for n in ast.walk(tree) if isinstance(n, FUNCTION)) if tree is not None else ():
-        for loop in (n for n in ast.walk(function) if isinstance(n, ast.While | ast.For) and function is not here):
+    here = function_at(frame.file, frame.line)
+    for function in (f for f in _functions(frame.file) if f is not here):
+        for loop in (n for n in ast.walk(function) if isinstance(n, ast.While | ast.For)):
             met = [s.value for s in loop.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
             meetings = [ast.unparse(c) for c in met if last_name(c.func) == "wait"]
             leaves = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Return | ast.Break)]
@@ -315,11 +300,13 @@ def left_barrier(frame: Frame) -> LeftBarrier | None:
 def timer_left_on(path: str) -> tuple[str, int, str] | None:
     """(file, line, how to turn it off) of a `finally` that gives SIGALRM its old handler back and leaves the timer running."""
     for one in files_beside(path):
-        tree = tree_of(one)
-        for node in (n for n in ast.walk(tree) if isinstance(n, ast.Try)) if tree is not None else ():
-            last = [c for s in node.finalbody for c in _calls(s)]
+        for node in (n for n in nodes_of(one) if isinstance(n, ast.Try)):
+            last = [c for s in node.finalbody for c in _calls(ast.walk(s))]
             back = [c for c in last if last_name(c.func) == "signal" and c.args and "SIGALRM" in ast.unparse(c.args[0])]
-            sets = [c for c in _calls(function_at(one, node.lineno)) if last_name(c.func) in ("setitimer", "alarm")]
+            function = function_at(one, node.lineno)
+            sets = [
+                c for c in _calls(ast.walk(function) if function else ()) if last_name(c.func) in ("setitimer", "alarm")
+            ]
             if back and sets and not any(last_name(c.func) in ("setitimer", "alarm") for c in last):
                 first = sets[0]
                 off = [ast.unparse(a) for a in first.args[:-1]] + ["0"]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.source import function_at, loop_around, negated, surroundings
-from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.source import frame_at, function_at, loop_around, negated
+from unhang.analyze.trees import covers, imported_by, nodes_of, tree_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
@@ -62,32 +62,30 @@ def asks_store(path: str, line: int) -> bool:
 def meets_by_files(path: str, line: int) -> bool:
     """Whether the loop around a line looks for files, and its function has left one before it, as every rank does: no other process will make them."""
     loop, function = loop_around(path, line), function_at(path, line)
-    calls = (
-        [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None and loop is not None else []
-    )
-    looks = any(covers(loop, c.lineno) and last_name(c.func) in _LOOKS_FOR_FILES for c in calls) if loop else False
-    return looks and any(loop is not None and c.lineno < loop.lineno and _makes_file(c) for c in calls)
+    if loop is None or function is None:
+        return False
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    looks = any(covers(loop, c.lineno) and last_name(c.func) in _LOOKS_FOR_FILES for c in calls)
+    return looks and any(c.lineno < loop.lineno and _makes_file(c) for c in calls)
 
 
 def _makes_file(call: ast.Call) -> bool:
     name = last_name(call.func)
-    modes = [
-        a.value
-        for a in (*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode"))
-        if isinstance(a, ast.Constant)
-    ]
-    return name in _MAKES_FILES or (name == "open" and any(str(mode)[:1] in ("w", "a", "x") for mode in modes))
+    return name in _MAKES_FILES or (name == "open" and mode_of(call)[:1] in ("w", "a", "x"))
+
+
+def mode_of(call: ast.Call) -> str:
+    """How a call of `open` opens a file, where it says so by a constant; else empty."""
+    modes = (*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode"))
+    return next((str(m.value) for m in modes if isinstance(m, ast.Constant)), "")
 
 
 @lru_cache(maxsize=256)
 def asks_database(path: str, line: int) -> str:
     """What a line runs a statement of SQLite on, or tells to commit: there SQLite itself sleeps and looks again for the lock of the file."""
-    tree = tree_of(path)
-    nodes = [*ast.walk(tree)] if tree is not None else []
-    modules = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
-    if "sqlite3" not in modules and not any(isinstance(n, ast.ImportFrom) and n.module == "sqlite3" for n in nodes):
+    if "sqlite3" not in imported_by(path):
         return ""
-    calls = (n.func for n in nodes if isinstance(n, ast.Call) and covers(n, line))
+    calls = (n.func for n in nodes_of(path) if isinstance(n, ast.Call) and covers(n, line))
     asked = (f for f in calls if isinstance(f, ast.Attribute) and f.attr in _OF_A_DATABASE)
     return next((ast.unparse(f.value) for f in asked), "")
 
@@ -165,7 +163,7 @@ def name_by_hash(frame: Frame) -> Frame | None:
     while todo:
         for node in ast.walk(todo.pop()):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hash":
-                return Frame(frame.file, node.lineno, surroundings(frame.file, node.lineno).function)
+                return frame_at(frame.file, node.lineno)
             name = last_name(node.func) if isinstance(node, ast.Call) else node.id if isinstance(node, ast.Name) else ""
             if name and name not in seen:
                 seen.add(name)

@@ -114,6 +114,11 @@ def nodes_around(path: str, line: int) -> tuple[ast.AST, ...]:
     return (tree, *_chain(tree, line)) if tree is not None else ()
 
 
+def frame_at(path: str, line: int) -> Frame:
+    """A line of a file, with the function that it is in."""
+    return Frame(path, line, surroundings(path, line).function)
+
+
 def function_at(path: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost function around a line."""
     found = (n for n in reversed(nodes_around(path, line)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +27,23 @@ def tree_of(path: str) -> ast.Module | None:
     """The file as a tree, or None where it cannot be read."""
     found = read_source(path)
     return found[0] if found else None
+
+
+def nodes_of(path: str) -> Iterator[ast.AST]:
+    """All nodes of the file; none where it cannot be read."""
+    tree = tree_of(path)
+    return ast.walk(tree) if tree is not None else iter(())
+
+
+def imported_by(path: str) -> set[str]:
+    """The modules that the file imports, or from which it does, as it names them."""
+    found: set[str] = set()
+    for node in nodes_of(path):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return found
 
 
 def line_text(path: str, line: int) -> str:

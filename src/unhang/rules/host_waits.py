@@ -48,7 +48,7 @@ from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import FirstException, found_at_first
-from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of
+from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
@@ -125,7 +125,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
 def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
     """Of a wait for a lock, a place or a condition."""
     awaits = late.activity.awaits
-    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
+    stack = stack_of(s, late)
     ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
     words: dict[str, object]
     if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
@@ -157,13 +157,13 @@ def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEviden
     if awaits == "the other end of a FIFO" and (fifo := opens_fifo(frame)):
         words = {"spot": spot, "path": fifo.path, "how": f", {fifo.how}" if fifo.how else "", "name": fifo.name}
         yield Remedy("no wait for a reader", {**words, "as": f"with {fifo.name}:" if fifo.is_block else ""})
-    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
+    stack = stack_of(s, late)
     if child := forked_torch(children):
         yield Remedy("one thread in the child", {"child": w.spot(child)})
-    if stack is not None and (pool := lost_worker(stack, children)):
-        yield Remedy("a pool that notices", {"spot": spot, "call": pool.call})
+    if stack is not None and (call := lost_worker(stack, children)):
+        yield Remedy("a pool that notices", {"spot": spot, "call": call})
     if awaits == RESULT_OF_RAY and (left := left_stream(frame)):
-        words = {"leaves": f"{w.base_name(frame.file)}:{left.leaves}", "stream": left.stream, "loop": left.loop}
+        words = {"leaves": f"{w.base_name(frame.file)}:{left.leaves}", "stream": left.stream}
         yield Remedy("read the stream", {**words, "actor": left.actor, "spot": spot})
     if awaits == RESULT_OF_RAY and (endless := tries_for_ever(frame)):
         decorator = endless.decorator.replace("max_task_retries=-1", "max_task_retries=2")

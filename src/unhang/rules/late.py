@@ -62,10 +62,15 @@ def _place(s: Situation, late: LateRank, call: CollectiveCall | None) -> Frame |
     return waits_for_work or next(iter(user_frames(call.frames or ())), None) if call else waits_for_work
 
 
+def stack_of(s: Situation, late: LateRank) -> ThreadStack | None:
+    """The stack of the thread that keeps the late rank: the one for which those wait that would make the call, else the main one."""
+    evidence = s.case.ranks.get(late.rank)
+    return late.doer.stacks[-1] if late.doer else evidence.main_stack if evidence else None
+
+
 def holder_of(s: Situation, late: LateRank) -> int | None:
     """The rank that has the lock on a file for which the late rank waits."""
-    evidence = s.case.ranks.get(late.rank)
-    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack if evidence else None
+    stack = stack_of(s, late)
     pid = stack.kernel.holder if stack is not None and stack.kernel is not None else 0
     return next((r for r, e in s.case.ranks.items() if pid and e.identity.pid == pid and r != late.rank), None)
 
@@ -208,8 +213,7 @@ class Meeting(NamedTuple):
 
 def meets_alone(s: Situation, late: LateRank) -> Meeting | None:
     """The meeting in which the late rank waits alone, where a condition on the rank keeps the others from it."""
-    evidence, frame = s.case.ranks.get(late.rank), late.activity.frame
-    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack if evidence else None
+    frame, stack = late.activity.frame, stack_of(s, late)
     above = stack.frames[: stack.frames.index(frame)] if stack and frame in stack.frames else ()
     call = next(
         (f.function for f in above if any(part in f.file and f.function == name for part, name in _MEETINGS)), ""

@@ -71,15 +71,17 @@ def are_at_work(pids: Iterable[int], over_s: float) -> bool:
 
 def oom_kills() -> int | None:
     """How often the kernel killed in our control group for want of memory; on the whole machine, where the group does not tell."""
-    with suppress(OSError, ValueError, StopIteration):
+    with suppress(OSError, StopIteration):
         own = next(x for x in Path("/proc/self/cgroup").read_text().splitlines() if x.startswith("0::"))[3:]
-        for line in Path(f"/sys/fs/cgroup{own}/memory.events").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    with suppress(OSError, ValueError, StopIteration):
-        return int(
-            next(x for x in Path("/proc/vmstat").read_text().splitlines() if x.startswith("oom_kill ")).split()[1]
-        )
+        if (counted := _oom_kills_in(f"/sys/fs/cgroup{own}/memory.events")) is not None:
+            return counted
+    return _oom_kills_in("/proc/vmstat")
+
+
+def _oom_kills_in(path: str) -> int | None:
+    """The number behind `oom_kill` in a file of the kernel's counts; None where there is none."""
+    with suppress(OSError, ValueError):
+        return next((int(x.split()[1]) for x in Path(path).read_text().splitlines() if x.startswith("oom_kill ")), None)
     return None
 
 

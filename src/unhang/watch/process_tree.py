@@ -216,10 +216,10 @@ def _show(name: str, like: int | None) -> None:
         elif command:
             fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
             start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
-            room = end - start - 1
-            if (
-                0 < room < _MOST_ARGUMENTS
-            ):  # where our own arguments stand; what of the command is too long for it is cut in front
+            room = (
+                end - start - 1
+            )  # where our own arguments stand; what of the command is too long for it is cut in front
+            if 0 < room < _MOST_ARGUMENTS:
                 ctypes.memmove(start, command[-room:].ljust(room + 1, b"\0"), room + 1)
 
 

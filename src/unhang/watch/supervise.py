@@ -20,7 +20,7 @@ from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
 HUNG_EXIT_CODE, _SI_KERNEL = 124, 128
 TICK_S, OUTPUT_WAIT_S, MOST_WATCHERS = 0.1, 1.0, 3
 AGENT_WAIT_S, JOINED_WAIT_S = 3.0, 9.0  # joined: it hears why the others failed
-# Who sends a signal again sees that the job has not had it: `pkill -f "unhang run"` reaches us and the watcher alone.
+# Who sends a signal again sees that the job has not had it: `pkill unhang` reaches us and the watcher alone.
 AGAIN_NS = 1_000_000_000
 SECOND_INTERRUPT_S = (0.2, 10.0)  # sooner is the same key press seen twice, later is a new wish
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.analyze.small_programs import frame, program, thread
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
@@ -22,7 +23,7 @@ from unhang.analyze.host_waits import (
     writes_to_child,
 )
 from unhang.analyze.locks import held_over_call, held_twice
-from unhang.model import Frame, ThreadStack
+from unhang.model import Frame
 from unhang.model.frames import WaitingTask
 
 _LIB = "/usr/lib/python3.11/"
@@ -30,24 +31,6 @@ _PUT = Frame(f"{_LIB}queue.py", 140, "put")
 _RECV = Frame(f"{_LIB}socket.py", 706, "readinto")
 _OF_A_POOL = Frame(f"{_LIB}concurrent/futures/thread.py", 58, "run")
 _CALL = Frame("/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
-
-
-def frame(file: Path, mark: str) -> Frame:
-    """The line that ends with `# mark`, and the function that it is in."""
-    lines = file.read_text().splitlines()
-    at = next(i for i, line in enumerate(lines) if line.endswith(f"# {mark}"))
-    heads = [line for line in lines[:at] if "def " in line and not line.lstrip().startswith("#")]
-    return Frame(str(file), at + 1, heads[-1].split("def ")[1].partition("(")[0] if heads else "<module>")
-
-
-def program(folder: Path, text: str, name: str = "job.py") -> Path:
-    file = folder / name
-    file.write_text(text)
-    return file
-
-
-def thread(*frames: Frame) -> ThreadStack:
-    return ThreadStack("Thread-1", frames, is_main=False)
 
 
 _SCORES = """

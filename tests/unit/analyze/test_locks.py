@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.analyze.test_host_waits import frame, program, thread
+from tests.unit.analyze.small_programs import frame, program, thread
 from unhang.analyze.locks import crosswise, held_by_parent, kept_block, lost_notice
 from unhang.model.frames import WaitingTask
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.analyze.test_host_waits import frame, program, thread
+from tests.unit.analyze.small_programs import frame, program, thread
 from unhang.analyze.outside_waits import (
     asks_at,
     asks_for_pauses,
@@ -121,7 +121,7 @@ def test_a_pool_whose_workers_have_no_work_left(tmp_path: Path) -> None:
     waits, idle, busy = thread(_RESULT, frame(file, "waits")), _child(_GET, _WORKER), _child(frame(file, "op"), _WORKER)
     found = lost_worker(waits, [idle, idle])
     assert found is not None
-    assert found.call == "pool.map"
+    assert found == "pool.map"
     assert lost_worker(waits, [idle, busy]) is None, "one is at work"
     assert lost_worker(waits, []) is None, "no worker was seen"
     assert lost_worker(thread(frame(file, "waits")), [idle]) is None, "the rank does not wait for the pool"

@@ -12,9 +12,9 @@ from unhang.analyze.callpath import Path, fork_of, user_path
 from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import Condition, around, surroundings
+from unhang.analyze.source import Condition, around, frame_at
 from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.trees import files_beside, line_text, tree_of
+from unhang.analyze.trees import files_beside, line_text, nodes_of
 from unhang.analyze.waits_for import setter_of
 from unhang.analyze.ways_out import only_way_past
 from unhang.model import Case, CollectiveCall, EvidenceLine, Fix, Frame, PendingCall
@@ -58,9 +58,9 @@ def _deleted_at(s: Situation, late: LateRank) -> Frame | None:
     """The one line by which the program deletes keys of a store, in the files of the line that waits for one."""
     frame = late.activity.frame
     found = [
-        Frame(path, n.lineno, surroundings(path, n.lineno).function)
+        frame_at(path, n.lineno)
         for path in (files_beside(frame.file) if frame else ())
-        for n in ast.walk(tree_of(path) or ast.Module([], []))
+        for n in nodes_of(path)
         if isinstance(n, ast.Call) and last_name(n.func) == "delete_key"
     ]
     return found[0] if len(found) == 1 else None
