@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -58,6 +59,19 @@ class Faulty(Dataset[int]):
             else:
                 os.kill(os.getpid(), getattr(signal, self.fault))
         return index
+
+
+class FaultyLater(Faulty):
+    """The same, once the body of the loop has been reached: before that the loader's guard would tell it."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.in_body = multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            assert self.in_body.wait(60)
+        return super().__getitem__(index)
 
 
 class Pickled(Dataset[int]):
@@ -282,9 +296,10 @@ def test_a_worker_that_is_killed_is_named_with_what_it_means(
 
 def test_a_death_that_is_told_during_the_body_of_the_loop_is_named() -> None:
     said: list[str] = []
-    # A worker that dies before the first batch is taken is told in the loader, by its guard, and not in the body.
-    with pytest.raises(RuntimeError, match=r"is killed by signal|exited unexpectedly|was killed by SIGKILL"):  # noqa: PT012
-        for _ in _watched(Faulty("SIGKILL"), said):
+    data = FaultyLater("SIGKILL")
+    with pytest.raises(RuntimeError, match=r"is killed by signal|exited unexpectedly"):  # noqa: PT012
+        for _ in _watched(data, said):
+            data.in_body.set()
             time.sleep(20)
     assert len(said) == 1
     assert "was killed by SIGKILL" in said[0]
