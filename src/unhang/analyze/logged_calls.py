@@ -22,11 +22,10 @@ _TELL_A_WAIT = (*_OF_WATCHDOGS, "store.unique_id", "gloo.timed_out")
 MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16
-_FAR = 256
+_FAR, _NEAR = 256, 4
 _IN_STEP = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})
 _OF_CONTROL = 1 << 13  # counters, flags, the state of a random generator
 _WAITED_FOR = lazy_pattern(r"[Tt]imeout after (\d{1,12}) ?ms")
-_NEAR = 4
 
 
 @dataclass(frozen=True)
@@ -297,9 +296,9 @@ def lines_of(waits: Sequence[TimedOut]) -> tuple[LogEvent, ...]:
     return tuple(w.events[0] for w in waits)
 
 
+_PRINTS = ("fingerprint.mismatch", "fingerprint.short", "fingerprint.wrapped", "fingerprint.wrapped_shape")
 _NEXT_LINES = 2  # a fingerprint that is printed in two lines
-_HEX = 16
-_MOST_DIGITS = 15
+_HEX, _MOST_DIGITS = 16, 15
 
 
 class Fingerprint(NamedTuple):
@@ -319,32 +318,33 @@ class Fingerprint(NamedTuple):
 
 def fingerprints(events: Events) -> Mapping[int, Fingerprint]:
     """The first fingerprint of each rank; of a rank that only another one quotes, the quoted one."""
-    own: dict[int, Fingerprint] = {}
-    quoted: dict[int, Fingerprint] = {}
+    own, quoted = dict[int, Fingerprint](), dict[int, Fingerprint]()
     wrapped: LogEvent | None = None
-    for event in events.of("fingerprint."):
-        if event.kind in ("fingerprint.nccl", "fingerprint.nccl_suspects"):
-            continue
+    for event in events.of(*_PRINTS):
         if event.kind == "fingerprint.wrapped":
             wrapped = event
         elif event.kind == "fingerprint.wrapped_shape":
             if wrapped is not None and wrapped.rank is not None and event.order - wrapped.order <= _NEXT_LINES:
-                own[wrapped.rank] = _of(wrapped, wrapped.rank, wrapped["op"], event["shape"], event["dtype"])
-            wrapped = None
+                own[wrapped.rank] = _of(wrapped, wrapped.rank, event)
         else:
             if event.rank is not None:
-                own.setdefault(event.rank, _of(event, event.rank, event["op"], event["shape"], event["dtype"]))
-            other = event.number("other_rank")
-            if other is not None:
-                quoted.setdefault(
-                    other, _of(event, other, event["other_op"], event["other_shape"], event["other_dtype"])
-                )
+                own.setdefault(event.rank, _of(event, event.rank, event))
+            if (other := event.number("other_rank")) is not None:
+                quoted.setdefault(other, _of(event, other, event, "other_"))
     return {**quoted, **own}
 
 
-def _of(event: LogEvent, rank: int, op: str, shape: str, dtype: str) -> Fingerprint:
-    sizes = tuple(int(n) for n in shape.split(",") if n.strip().isdecimal())
-    return Fingerprint(rank, op, event.number("seq"), sizes, dtype, event)
+def _of(event: LogEvent, rank: int, tensor: LogEvent, side: str = "") -> Fingerprint:
+    sizes = tuple(int(n) for n in tensor[f"{side}shape"].split(",") if n.strip().isdecimal())
+    return Fingerprint(rank, event[f"{side}op"], event.number(f"{side}seq"), sizes, tensor[f"{side}dtype"], event)
+
+
+def what_differs(found: Mapping[int, Fingerprint]) -> str:
+    """Whether prints differ in their `calls`, else in how many `counts` came before, else in their `tensors`; `alone` where there is one."""
+    ops, counts = {f.op for f in found.values()}, {f.seq for f in found.values()}
+    if len(found) == 1:
+        return "alone"
+    return "calls" if len(ops) > 1 else "counts" if len(counts) > 1 and None not in counts else "tensors"
 
 
 class TracedCall(NamedTuple):

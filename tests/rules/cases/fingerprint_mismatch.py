@@ -21,6 +21,13 @@ CASES = {
         Fires(log_case(printed((1, 3104, "ALLREDUCE", "195812480"), (0, 3104, "ALLREDUCE", "51123456"))), ()),
         Fires(log_case(printed((2, 8372, "BROADCAST", "24084544"), (0, 8372, "BROADCAST", "64"))), ()),
         Fires(log_case(printed((2, 152517, "BROADCAST", "1"))), ()),
+        Fires(log_case(printed((1, 18, "BROADCAST", "1"), (0, 30, "BROADCAST", "1"))), ()),
+        Fires(
+            log_case(
+                *(f"[rank{r}]: " + printed((r, 18, "BROADCAST", "1"), (0, 30, "BROADCAST", "1")) for r in (1, 2, 3))
+            ),
+            (0,),
+        ),
         Quiet(
             log_case(printed((0, 5, "ALLGATHER", "41, 256"), (1, 5, "ALLGATHER", "40, 256"))),
             "another size of the same",

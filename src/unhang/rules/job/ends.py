@@ -216,7 +216,7 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
     if s.case.hang is not None or s.case.job.ended_by_us:
         return ()
     events = s.events.of(*SIGNALS, "ending.cancelled", "ending.preempted")
-    found = [e for e in events if (e["signal"] or e["name"]) not in ("2", "SIGINT")]
+    found = [e for e in events if (e["signal"] or e["name"]) not in ("2", "SIGINT") and "NODE FAIL" not in e["why"]]
     if not found or any(e.says == "hang" for e in s.events) or any(d.kind == "collective" for d in doings_of(s)):
         return ()
     first = found[0].order

@@ -25,6 +25,7 @@ from unhang.analyze.logged_calls import (
     lines_of,
     minority,
     values_of,
+    what_differs,
 )
 from unhang.analyze.pasted import threads_apart
 from unhang.analyze.situation import Situation
@@ -131,10 +132,11 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
 def fingerprint_mismatch(s: Situation) -> Iterator[Found]:
     """Other operations, or the same on other tensors; one side alone where the other is not in the log."""
     found = fingerprints(s.events)
-    say = "alone" if len(found) == 1 else "calls" if len({f.op for f in found.values()}) > 1 else "tensors"
+    say = what_differs(found)
     if found and (say != "tensors" or (_sizes_differ(found) and _is_other_tensor(s, found.values()))):
         sized = {r: (f.op, f.shape[0] if len(f.shape) == 1 else None) for r, f in found.items()}
-        odd = minority({r: (f.op, f.shape) for r, f in found.items()}) or beside_the_step(sized)
+        odd = minority({r: f.seq if say == "counts" else (f.op, f.shape) for r, f in found.items()})
+        odd = odd or beside_the_step(sized)
         yield _of_prints(found, odd, 0.65 if say == "alone" else 0.9, say, (EVERY_RANK_CALLS, SEE_IT))
 
 
@@ -142,7 +144,7 @@ def fingerprint_mismatch(s: Situation) -> Iterator[Found]:
 def fingerprint_shapes(s: Situation) -> Iterator[Found]:
     """Other sizes of what is meant to be the same tensor."""
     found = fingerprints(s.events)
-    if len({f.op for f in found.values()}) == 1 and _sizes_differ(found) and not _is_other_tensor(s, found.values()):
+    if what_differs(found) == "tensors" and _sizes_differ(found) and not _is_other_tensor(s, found.values()):
         odd = minority({rank: (f.shape, f.dtype) for rank, f in found.items()})
         yield _of_prints(found, odd, 0.92, "odd" if odd else "nobody", (PAD,))
 
@@ -151,17 +153,12 @@ def _of_prints(
     found: Mapping[int, Fingerprint], odd: tuple[int, ...], confidence: float, say: str, fixes: tuple[Fix, ...]
 ) -> Found:
     first = next(iter(found.values()))
-    sides = ", ".join(f"rank {r} {f}" for r, f in sorted(found.items())[:4])
-    return Found(
-        confidence,
-        odd,
-        quote(f.event for f in found.values()),
-        {"sides": sides, "ranks": w.name_ranks(sorted(found))},
-        say,
-        fixes,
-        tuple(r for r in found if r not in odd) if odd else (),
-        collective={"op": first.op, "seq": first.seq},
+    sides = ", ".join(
+        f"rank {r} {f}{f' as call {f.seq}' if say == 'counts' else ''}" for r, f in sorted(found.items())[:4]
     )
+    words, call = {"sides": sides, "ranks": w.name_ranks(sorted(found))}, {"op": first.op, "seq": first.seq}
+    victims = tuple(r for r in found if r not in odd) if odd else ()
+    return Found(confidence, odd, quote(f.event for f in found.values()), words, say, fixes, victims, collective=call)
 
 
 def _sizes_differ(found: Mapping[int, Fingerprint]) -> bool:
