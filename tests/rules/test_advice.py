@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
-from unhang.model import Frame
+from unhang.model import Fix, Frame
+from unhang.model.findings import LIMIT, limits_last
 from unhang.rules.advice import fixes_of
 from unhang.rules.host_waits import bound_item, fresh_lock
 from unhang.rules.registry import judge
@@ -26,7 +28,8 @@ def test_a_call_of_an_own_backward_is_left_out_by_who_left_the_graph() -> None:
 
 def test_a_function_that_is_only_called_backward_is_none() -> None:
     first, *_ = fixes_of(Frame("/job/train.py", 48, "main"), None, "rank 2", (_BACKWARD,))
-    assert first.advice.startswith("train.py:48: find what led rank 2")
+    assert first.title == "Find what led rank 2 another way than the other ranks"
+    assert not first.mends
 
 
 _HOLDS_TWICE = """\
@@ -128,3 +131,20 @@ def test_a_worker_in_a_loop_without_a_bound(head: str, is_told: bool, tmp_path: 
         f"def negative(rows):\n    {head}:\n        row = draw()\n        if fits(row):\n            return row\n"
     )
     assert bool(bound_item(Frame(str(file), 4, "negative"))) is is_told
+
+
+def test_a_limit_on_a_wait_is_no_repair_and_comes_last() -> None:
+    calls = {r: ["barrier@main:1", "all_reduce[4]@main:7 !"] for r in (1, 2)}
+    stacks = {0: "main:6>~lock", 1: "main:7>~comm", 2: "main:7>~comm"}
+    case = make_case({0: ["barrier@main:1"], **calls}, world=3, stacks=stacks, hang="suspected")
+    found = judge(Situation(case)).findings[0]
+    helping = [f for f in found.fixes if f.helps]
+    assert helping[-1].kind == LIMIT
+    assert helping[-1].note
+    assert not any(f.mends for f in helping)
+    assert (
+        found.unmended == f"What mends it does not follow from this evidence. The line to look at is {found.location}."
+    )
+    repaired = replace(found, fixes=(*found.fixes, Fix("Take it once", "-", advice="x")))
+    assert not repaired.unmended
+    assert next(iter(limits_last(repaired.fixes))).mends

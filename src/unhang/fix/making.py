@@ -27,6 +27,7 @@ from unhang.fix.single import (
 )
 from unhang.lint import known
 from unhang.model import Diagnosis, Finding, Fix
+from unhang.model.findings import LIMIT, limits_last
 
 # A wait for the rank that writes, before the others read: a barrier between the two, where every rank comes to it.
 
@@ -296,9 +297,10 @@ def with_diff(diagnosis: Diagnosis) -> Diagnosis:
         verify="unhang verify --before <this report> --after -- <the same command>",
         patch=mended.diff,
         undo="git apply -R fix.patch, which `unhang fix --apply` leaves beside the report",
+        kind=LIMIT if mended.says.does == "raise again" else "",
     )
     others = [other for other in first.fixes if other.does != fix.does]  # nor the same in words
-    return replace(diagnosis, findings=(replace(first, fixes=(fix, *others)), *diagnosis.findings[1:]))
+    return replace(diagnosis, findings=(replace(first, fixes=limits_last((fix, *others))), *diagnosis.findings[1:]))
 
 
 def _is_newer(path: Path, started_ns: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -133,6 +133,7 @@ DIFFS = (
     "every rank calls", "decide together", "end together", "raise again", "find unused", "make folder", "wait for writer", "send first",
     "join thread", "gather objects", "one says", "set always", "after the round", "skip together",
 )  # fmt: skip
+LOOK, LIMIT = "look", "limit"
 _CHANGES = ("patch", "command", "setting", "advice")
 SEVERITIES = ("wrong", "doubtful", "note")
 WRONG, DOUBTFUL = 0.9, 0.7  # severity of what is found before a job: a finding of at least this confidence
@@ -145,6 +146,7 @@ class Fix:
     `patch`: a unified diff that applies to the program as it is, or empty; `advice`: what to change, in words or as an example.
     A title that begins with NO_HELP names what is often tried and does not help; `verify` then says why.
     `does`: which of DIFFS it is in words, so that the diff takes its place where one can be made.
+    `kind`: empty for a repair; LOOK where it only shows more; LIMIT where an error takes the place of the hang.
     """
 
     title: str
@@ -155,16 +157,27 @@ class Fix:
     undo: str = ""
     advice: str = ""
     does: str = ""
+    kind: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Fix:
         """A fix as a report has it."""
-        return cls(**{name: fields.get(name, "") for name in ("title", "verify", *_CHANGES, "undo")})
+        return cls(**{name: fields.get(name, "") for name in ("title", "verify", *_CHANGES, "undo", "kind")})
 
     @property
     def helps(self) -> bool:
         """Whether it is a remedy, not a warning against one."""
         return not self.title.startswith(NO_HELP)
+
+    @property
+    def mends(self) -> bool:
+        """Whether the fault is gone when it is done as written."""
+        return self.helps and not self.kind
+
+    @property
+    def note(self) -> str:
+        """What is said beside it."""
+        return "an error takes the place of the hang; what is behind it stays" if self.kind == LIMIT else ""
 
     @property
     def changes(self) -> Mapping[str, str]:
@@ -175,6 +188,11 @@ class Fix:
     def change(self) -> str:
         """The same as text to read: a command as it is typed, a diff as it is applied."""
         return "\n".join(f"$ {text}" if kind == "command" else text for kind, text in self.changes.items())
+
+
+def limits_last(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """The fixes, behind the others those that put an error in the place of the hang, and then what does not help."""
+    return tuple(sorted(fixes, key=lambda f: (not f.helps, f.kind == LIMIT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +226,14 @@ class Finding:
             raise ValueError(f"unknown cause {self.cause!r}")
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"confidence {self.confidence} is not within 0..1")
+
+    @property
+    def unmended(self) -> str:
+        """What is said in front of its fixes where none of them is a repair; else empty."""
+        if not any(f.helps for f in self.fixes) or any(f.mends for f in self.fixes):
+            return ""
+        place = f" The line to look at is {self.location}." if self.location else ""
+        return f"What mends it does not follow from this evidence.{place}"
 
     @property
     def remark(self) -> str:

@@ -11,7 +11,7 @@ from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal
 from unhang.model import Fix, Frame, Gate
-from unhang.model.findings import NO_HELP
+from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w
 from unhang.rules.framework_advice import of_monitor, read_before
 
@@ -20,6 +20,7 @@ SEE_IT = Fix(
     command="unhang run -- <the same command>",
     verify="the report names the rank, its line, and the call that it should have made",
     undo="nothing is changed",
+    kind=LOOK,
 )
 RECORD_IT = Fix(
     "Or keep torch's own record, where the job cannot be started under unhang",
@@ -27,6 +28,7 @@ RECORD_IT = Fix(
     "(torch < 2.10: TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE)",
     verify="unhang diagnose /shared/dumps",
     undo="unset the variables",
+    kind=LOOK,
 )
 NO_LONGER_TIMEOUT = Fix(
     "Does not help: a longer timeout",
@@ -107,11 +109,12 @@ def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_
     did = f"the others made the call of {theirs}, {who} went on to {mine}"
     return (
         Fix(
-            title="Let the library come to the same calls on every rank",
-            advice=f"below {_where(frame)} {did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: look for the "
-            "setting, callback or value that is not the same on every rank there",
+            title=f"Find what is not the same on every rank below {_where(frame)}",
+            advice=f"{did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: a setting, a callback or a value "
+            "that the library asks for there is another one",
             verify="unhang run -- <the same command>: all ranks pass this call",
             undo="revert the edit",
+            kind=LOOK,
         ),
         _LONGER_TIMEOUT,
     )
@@ -261,10 +264,11 @@ def _kept_in_graph(backward: Frame, who: str) -> Fix:
 
 def _find_out(frame: Frame | None, who: str) -> Fix:
     return Fix(
-        title="Let every rank make the same calls in the same order",
-        advice=f"{_where(frame)}: find what led {who} on another way than the other ranks, and let all of them go the same way",
+        title=f"Find what led {who} another way than the other ranks",
+        advice=f"{_where(frame)}: print there what decides, on every rank; then let all of them go the same way",
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
+        kind=LOOK,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case, EvidenceLine, Finding, Fix, Gate, Location
+from unhang.model.findings import limits_last
 from unhang.rules.wording import in_tense
 
 HEADINGS = {
@@ -26,7 +27,7 @@ OTHERWISE = "else"  # the variant for what has no text of its own
 _CARD = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")
 _OF_A_CARD = {"cause", "what", *HEADINGS, "silent", "lines", "from_log", "title", "because", "fixes"}
-_OF_A_FIX = {"name", "title", "advice", "command", "setting", "verify", "undo", "does"}
+_OF_A_FIX = {"name", "title", "advice", "command", "setting", "verify", "undo", "does", "kind"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def _fix(fields: Mapping[str, str]) -> Fix:
 
 
 def _parts(fix: Fix) -> tuple[str, ...]:
-    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice, fix.does
+    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice, fix.does, fix.kind
 
 
 def _variants(text: str | Mapping[str, str]) -> Mapping[str, str]:
@@ -160,7 +161,7 @@ class Found:
             collective=self.collective,
             location=self.location,
             evidence=tuple(self.evidence),
-            fixes=fixes,
+            fixes=limits_last(fixes),
             is_root=self.is_root,
             consequence_of=self.consequence_of,
             condition=self.condition,

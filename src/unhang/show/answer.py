@@ -216,11 +216,13 @@ def remedies(view: View) -> Markup:
     """Each fix or next step as a card, and what does not help."""
     cards = [_step(i, step) for i, step in enumerate(view["steps"], 1)] or [
         _card(
-            i, fix["title"], *_change(fix), _prose("How to see that it helped", fix["verify"]),
+            i, fix["title"], *_change(fix), _prose("Note", fix["note"]), _prose("How to see that it helped", fix["verify"]),
             _prose("How to undo it", fix["undo"]),
         )
         for i, fix in enumerate(view["fixes"], 1)
     ]  # fmt: skip
+    if view["unmended"]:
+        cards.insert(0, tag("p", _inline(view["unmended"])))
     useless = [tag("li", tag("strong", one["title"]), f": {one['why']}") for one in view["useless"]]
     if useless:
         cards.append(tag("article", tag("h3", "What does not help"), tag("ul", useless), cls="card useless"))

@@ -163,8 +163,8 @@ def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
 
 
 def _fix(fix: Fix) -> dict[str, str]:
-    undo = {"undo": fix.undo} if fix.undo else {}
-    return {"title": fix.title, **fix.changes, "verify": fix.verify, **undo}
+    more = {name: text for name in ("undo", "kind") if (text := getattr(fix, name))}
+    return {"title": fix.title, **fix.changes, "verify": fix.verify, **more}
 
 
 def evidence_json(finding: Finding) -> list[dict[str, Any]]:

@@ -203,8 +203,9 @@ def _fix(paper: Paper, number: int, fix: Fix, job: Job) -> None:
     paper.prose(fix.title, style="strong", lead=f"{number}. ")
     if fix.change:
         paper.verbatim(filled(fix.change, job), indent=5)
-    apply = "unhang fix --apply" if fix.patch and number == 1 else ""
-    for lead, text in (("apply:  ", apply), ("verify: ", filled(fix.verify, job)), ("undo:   ", fix.undo)):
+    apply = "unhang fix --apply" if fix.patch else ""
+    told = (("note:   ", fix.note), ("apply:  ", apply), ("verify: ", filled(fix.verify, job)), ("undo:   ", fix.undo))
+    for lead, text in told:
         if text:
             paper.prose(text, indent=5, lead=lead)
 
@@ -213,6 +214,8 @@ def _fixes(paper: Paper, finding: Finding, job: Job) -> None:
     remedies = [fix for fix in finding.fixes if fix.helps]
     if remedies:
         paper.heading("What to do")
+    if finding.unmended:
+        paper.prose(finding.unmended)
     for number, fix in enumerate(remedies, 1):
         _fix(paper, number, fix, job)
     useless = [fix for fix in finding.fixes if not fix.helps]

@@ -234,7 +234,7 @@ def _lanes(shown: Timeline) -> View:
 
 
 def _fixes(finding: Finding | None, job: Job) -> list[View]:
-    names = ("title", "setting", "command", "patch", "advice", "verify", "undo")
+    names = ("title", "setting", "command", "patch", "advice", "note", "verify", "undo")
     remedies = [fix for fix in (finding.fixes if finding else ()) if fix.helps]
     return [{name: filled(getattr(fix, name), job) for name in names} for fix in remedies]
 
@@ -292,6 +292,7 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "place": _source(first.location) if first else None,
         "evidence": [[e.source, e.text] for e in (first.evidence[:_MOST] if first else ())],
         "fixes": _fixes(first, diagnosis.job),
+        "unmended": first.unmended if first else "",
         "useless": _useless(first),
         "steps": [{**asdict(step), "cost": cost_of_step(step)} for step in diagnosis.next_steps],
         "others": _findings([*diagnosis.findings[1:], *_of_attempts(diagnosis)]),
