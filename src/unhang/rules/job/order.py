@@ -24,12 +24,20 @@ from unhang.analyze.order import (
 from unhang.analyze.partners import partners_apart, tags_apart, with_new_transfer, wrong_peers
 from unhang.analyze.set_order import SortedApart, loop_sorted_apart
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import surroundings
+from unhang.analyze.source import Condition, around, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import edges_on
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
-from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of, gate_of
+from unhang.rules.advice import (
+    EVERY_RANK_CALLS,
+    NO_LONGER_TIMEOUT,
+    SEE_IT,
+    decided_together,
+    deciding,
+    fixes_of,
+    gate_of,
+)
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import quote
 
@@ -158,6 +166,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     if (alone := made_alone(s, cycle)) is not None:
         return _made_by_its_rank(s, cycle, alone)
     has_p2p = any(e.kind == "p2p" for e in edges)
+    decides = None if p2p or locked or by_key else _one_sided_test(s, cycle, odd, path)
     kinds = "point-to-point calls" if p2p else "sends and collectives" if has_p2p else "collectives of different groups"
     words = {
         "ranks": w.name_ranks(cycle),
@@ -176,13 +185,32 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         _cycle_lines(s, cycle),
         words,
         "cycle",
-        (_fix_of(s, cycle, by_key, p2p, bool(locked)),),
+        (decided_together(*decides) if decides else _fix_of(s, cycle, by_key, p2p, bool(locked)),),
         s.others(culprits),
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
+        condition=gate_of(decides[1] if decides else None),
     )
+
+
+def _one_sided_test(
+    s: Situation, cycle: Sequence[int], odd: Sequence[int], path: Path
+) -> tuple[Frame, Condition] | None:
+    """Where the odd ranks left the others' way, and the test that led them there; nothing where the others stand under a test of their own, too."""
+    others = [p for r in cycle if r not in odd and (p := stack_path(s.case, r))]
+    if not odd or not others:
+        return None
+    depth = next((i for i, mine in enumerate(path) if any(len(p) <= i or p[i] != mine for p in others)), len(path))
+    if depth == len(path) or any(len(p) <= depth or p[depth].function != path[depth].function for p in others):
+        return None
+    mine, *theirs = (around(p[depth]).conditions for p in (path, *others))
+    if any(c not in mine for conditions in theirs for c in conditions):
+        return None
+    shared = {c for conditions in theirs for c in conditions}
+    test = deciding(c for c in mine if c not in shared and c.suspicion > 0)
+    return None if test is None else (path[depth], test)
 
 
 def _fix_of(s: Situation, cycle: tuple[int, ...], by_key: SortedApart | None, p2p: bool, is_locked: bool) -> str:
