@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -73,6 +74,13 @@ def only_way_past(frame: Frame) -> WayOut | None:
             else ()
         )
     return ways[0] if len(ways) == 1 else None
+
+
+def way_past_above(path: Path, frame: Frame) -> tuple[Frame, WayOut] | None:
+    """The one test that leads past the call of a frame's function, in the nearest function above that has one."""
+    above = reversed(path[: path.index(frame)] if frame in path else path)
+    found = ((f, way) for f in above if (way := only_way_past(f)) is not None)
+    return next(((replace(f, line=way.line), way) for f, way in found), None)
 
 
 def ways_between(

@@ -259,6 +259,40 @@ def _mesh() -> Later:
     return make_case(calls, world=4, source=_MESH, groups=groups, stacks=stacks)
 
 
+# A round in which line 10 holds has no call of the columns; their loop, of line 15, is as long on all ranks.
+_AVERAGES = """def main(rank):
+    for step in range(300):
+        train(batch_of(rank))
+        if step % 4 == 3:
+            dist.all_reduce(held_out())
+
+def train(x):
+    loss = model(x)
+    dist.all_reduce(loss, group=rows)
+    if bad(loss):
+        return
+    average(model)
+
+def average(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad, group=columns)
+"""
+
+
+def _averages() -> Later:
+    """Ranks 2 and 3 left the columns out in their last round, and are in the call of all ranks; ranks 0 and 1 wait in the columns."""
+    groups = {"row0": (0, 1), "row1": (2, 3), "column0": (0, 2), "column1": (1, 3)}
+    calls, stacks = {}, {}
+    for rank in range(4):
+        row, column = (
+            f"row{rank // 2}/all_reduce[8]@main:3>train:9",
+            f"column{rank % 2}/all_reduce[8]@main:3>train:12>average:16",
+        )
+        calls[rank] = [*[row, column, column] * 3, row, f"{column} !" if rank < 2 else "all_reduce[1]@main:5 !"]
+        stacks[rank] = "main:3>train:12>average:16>~comm" if rank < 2 else "main:5>~comm"
+    return make_case(calls, world=4, source=_AVERAGES, groups=groups, stacks=stacks)
+
+
 def _budget() -> Later:
     """Rank 2 reduces its gradients once more than the others."""
     done = ["all_reduce[8]@main:6"] * 2
@@ -401,6 +435,7 @@ CASES = {
         Fires(_begun_anew(_TRIES.replace("retry(stop=3)", "torch.no_grad()")), (2,), 6),  # an epoch is through
         Fires(_tasks(), (2,), 7),  # all have as many parameters
         Fires(_mesh(), (0, 1), 5, cause="code-divergence"),
+        Fires(_averages(), (2, 3), 10, cause="code-divergence"),
         Fires(_patience(), (0,), 5, cause="rank-exited-early"),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
         Fires(_chunks("rank == 0"), (1,), 3, cause="code-divergence"),  # each role sets its own

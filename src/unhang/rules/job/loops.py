@@ -25,13 +25,14 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
-from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, ways_past
+from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, way_past_above, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_gone
 from unhang.rules.remedies import fail_together
 
+_ALL_ALIKE = {"skipped": "together", "past": "skip together", "left early": "leave together"}
 _EVEN = ("agree", "join", "even")
 
 
@@ -178,15 +179,16 @@ def _by_changed_bound(
     )  # fmt: skip
 
 
-def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, because: str = "") -> Found:
+def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, because: str = "", says: str = "") -> Found:
     """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
     frame, out = way
-    words = {**found.words, "way": w.place(frame), "text": out.text, "out_line": out.line}
-    says = "skipped" if out.text.startswith("except") else "left early"
+    test = out.text.removeprefix("if ").removesuffix(":")
+    words = {**found.words, "way": w.place(frame), "text": out.text, "test": test, "out_line": out.line}
+    says = says or ("skipped" if out.text.startswith("except") else "left early")
     return replace(
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{because or says}",
         evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame),
-        fixes=("together" if says == "skipped" else "leave together",),
+        fixes=(_ALL_ALIKE[says],),
     )  # fmt: skip
 
 
@@ -261,6 +263,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         "leavers": w.name_ranks(gone.leavers),
         "stayers": w.name_ranks(gone.stayers),
         "are": w.verb(gone.stayers, "is", "are"),
+        "wait": w.verb(gone.leavers, "waits", "wait"),
         "loop": w.place(header),
         "waiter": gone.waiter,
         "what": gone.what,
@@ -291,6 +294,9 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     if not (gone.other or gone.is_collective) and (by_role := _by_role(found, header)):
         return by_role
     if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
+        stay = stack_path(s.case, gone.waiter) if gone.is_collective else None
+        if stay and (past := way_past_above(stay, gone.frame)):
+            return _by_way_out(found, past, not is_even, "past", "past")
         found = replace(found, cause="code-divergence", fixes=("together", "agree"))
     return found if gone.other is None else _of_another_count(s, found, gone, gone.other)
 
@@ -327,7 +333,8 @@ def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: Ot
     if way is None:
         if by_role := _by_role(found, replace(gone.frame, line=gone.loop.header)):
             return by_role
-        apart = counted_apart(gone.frame, gone.loop.header, stack_path(s.case, _across(gone, other)) or ())
+        across = other.peer if other.rank == gone.waiter else gone.waiter
+        apart = counted_apart(gone.frame, gone.loop.header, stack_path(s.case, across) or ())
         return found if apart is None else _by_both_counts(found, apart, other)
     frame = replace(gone.frame, line=way.line)
     words |= {"text": way.text, "way": w.place(frame)}
@@ -335,11 +342,6 @@ def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: Ot
         found, cause="code-divergence", words=words, say="round without/round without", location=w.location_of(frame),
         evidence=(*found.evidence, *w.code_line(frame, "way past")), fixes=("together", "agree"),
     )  # fmt: skip
-
-
-def _across(gone: LeftTransfers, other: OtherCount) -> int:
-    """The other side of the transfers of the rank that made another number of them."""
-    return other.peer if other.rank == gone.waiter else gone.waiter
 
 
 def _by_both_counts(found: Found, apart: CountedApart, other: OtherCount) -> Found:
