@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from .harness import HUNG_JOB_ENDED, _unhang
 
 CULPRIT_LINES = {
     name: {n for n, text in enumerate((HERE / "programs" / name).read_text().splitlines(), 1) if text.endswith(MARK)}
-    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py", "unread_queue.py")
+    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py", "unread_queue.py", "ray_board.py")
 }
 
 
@@ -122,3 +123,24 @@ def test_ranks_whose_pythonpath_was_replaced_are_looked_at_from_outside(tmp_path
         first
     )
     assert first["location"]["line"] == 4
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("fault", ["hang", "slow"])
+def test_learners_of_ray_that_all_wait_for_actors(fault: str, tmp_path: Path) -> None:
+    """Nobody is in a call of a group. Who only takes its time, asleep, is not accused, and not ended."""
+    pytest.importorskip("ray")
+    program, slow_s = HERE / "programs" / "ray_board.py", 0.0 if fault == "hang" else 12.0 * slowness()
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as short:  # the names of Ray's sockets are long
+        command = [sys.executable, str(program), fault, short, str(slow_s)]
+        done, report = _run(command, tmp_path, "--abort-after", "1")
+    if fault == "slow":
+        assert (done.returncode, report["outcome"]) == (0, "clean"), done.stderr
+        assert "suspected" not in done.stderr
+        return
+    assert done.returncode == HUNG_JOB_ENDED, done.stderr
+    assert report["hang"]["kind"] == "suspected"
+    first = report["findings"][0]
+    assert (first["rule"], first["culprit_ranks"]) == ("nobody-at-work", [])
+    assert Path(first["location"]["file"]).name == program.name
+    assert first["location"]["line"] in CULPRIT_LINES[program.name]

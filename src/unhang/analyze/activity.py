@@ -57,6 +57,7 @@ _WITHIN = {
     ("synchronize.py", "acquire"): "a lock of several processes",
 }
 TASK_OF_RAY, RESULT_OF_RAY = "a task of Ray", "a result of Ray"
+OF_RAY = "ray::"  # what the titles of Ray's workers begin with, and the names of their stacks
 PAUSE = "the end of a pause that a server asked for"
 DATABASE = "the lock of a database"
 _OUTSIDE = {

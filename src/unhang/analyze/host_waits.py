@@ -15,7 +15,7 @@ from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION as _FUNCTION
 from unhang.analyze.locks import blocks_at, held_by, scope_of
 from unhang.analyze.source import frame_at, function_at, loop_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, files_beside, line_text, tree_of
+from unhang.analyze.trees import covers, files_beside, line_text, nodes_of, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
@@ -355,6 +355,24 @@ def _asked_of_actors(node: ast.AST | None) -> set[str]:
     gets = [n for n in ast.walk(node) if isinstance(n, ast.Call) and ast.unparse(n.func) == "ray.get"] if node else []
     asked = [n for g in gets for n in ast.walk(g) if isinstance(n, ast.Attribute) and n.attr == "remote"]
     return {n.value.attr for n in asked if isinstance(n.value, ast.Attribute)}
+
+
+def asks_ray(frame: Frame) -> bool:
+    """Whether a line waits for Ray, or asks something of an actor."""
+    calls = (n for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line))
+    return any(ast.unparse(c.func) in ("ray.get", "ray.wait") or last_name(c.func) == "remote" for c in calls)
+
+
+def method_of(path: str, call: str) -> Frame | None:
+    """Where a call such as `Board.newer_than` waits first, in a file or one beside it: its first `await`, else where it begins."""
+    owner, _, name = call.rpartition(".")
+    for file in files_beside(path) if owner else ():
+        for node in nodes_of(file):
+            body = node.body if isinstance(node, ast.ClassDef) and node.name == owner else ()
+            if method := next((f for f in body if isinstance(f, _FUNCTION) and f.name == name), None):
+                awaits = sorted(n.lineno for n in ast.walk(method) if isinstance(n, ast.Await))
+                return Frame(file, awaits[0] if awaits else method.lineno, name)
+    return None
 
 
 def _remote(node: ast.ClassDef) -> ast.expr | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from unhang.analyze.activity import POLLING_SHARE, activity_of
+from unhang.analyze.activity import POLLING_SHARE, RESULT_OF_RAY, Activity, activity_of
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
@@ -381,13 +381,20 @@ def _shared_loop(
     return None if any(True for _ in guards_in(frame, loop.header, mine)) else (frame, loop)
 
 
+def all_wait_for_ray(s: Situation) -> set[int]:
+    """All ranks, if each waits for a result of Ray, and no call of a group is under way."""
+    return _all_ranks(s, lambda a: a.awaits == RESULT_OF_RAY)
+
+
 def all_in_unknown_calls(s: Situation) -> set[int]:
     """All ranks, if each stands in a call with others by its stack, and no recorder knows these calls.
 
     torch 2.4 to 2.7 keep none of gloo's; and a call of NCCL is recorded when the communicator that it needs has been made.
     """
-    if not s.case.world or set(s.case.in_sight) != set(s.case.world) or s.index.groups_with_open_calls():
-        return set()
-    kinds = {rank: activity.kind for rank, activity in s.activities.items()}
-    is_all = len(kinds) > 1 and set(kinds) == set(s.case.world) and set(kinds.values()) == {"communication"}
-    return set(kinds) if is_all else set()
+    found = _all_ranks(s, lambda a: a.kind == "communication")
+    return found if len(found) > 1 else set()
+
+
+def _all_ranks(s: Situation, does: Callable[[Activity], bool]) -> set[int]:
+    found = {r for r, a in s.activities.items() if does(a)} if set(s.case.in_sight) == set(s.case.world) else set()
+    return found if found == set(s.case.world) and not s.index.groups_with_open_calls() else set()

@@ -15,16 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from unhang.analyze.leaving import all_in_unknown_calls
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
 from unhang.watch import evidence, suspicion
 from unhang.watch.course import Course
 from unhang.watch.options import RunOptions
-from unhang.watch.process import WorkProbe, oom_kills
+from unhang.watch.process import oom_kills
 from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
-from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Patience, Silence
+from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Idleness, Patience, Silence
 from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come
 
 POLL_S = 0.2
@@ -41,7 +40,7 @@ class Agent:
         self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
         self._out, self._in = out, orders
         self.ranks: dict[str, WatchedRank] = {}
-        self._deaths, self._work = DeathClock(), WorkProbe()
+        self._deaths, self._idle = DeathClock(), Idleness(root_pid)
         self._silence = Silence(options, run_dir, root_pid)
         self.patience = Patience(options.stall_after_s)
         self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
@@ -337,7 +336,10 @@ class Agent:
     def _maybe_suspect(self, s: Situation, now: float) -> None:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
         limit = suspicion.limit_s(self.patience, s, self._unheard)
-        ranks = suspicion.concerned(s) or self._idle_in_unknown_calls(s, now)
+        ranks = suspicion.concerned(s) or self._idle.ranks(s, [r.pid for r in self._here()])
+        if ranks is None:
+            self._look_again_at = now + UNKNOWN_CALLS_S
+            return
         live = {r.rank for r in self._live()}
         if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
             return
@@ -353,14 +355,6 @@ class Agent:
             return
         waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(ranks))
         self._declare("suspected", waiting, self._onset_ns(s), suspicion.reason(s))
-
-    def _idle_in_unknown_calls(self, s: Situation, now: float) -> set[int]:
-        ranks = all_in_unknown_calls(s)
-        may_loop = bool(ranks) and s.case.calls.is_empty  # where no call is recorded, a loop of them looks the same
-        if may_loop and self._work.is_at_work([r.pid for r in self._here()]):
-            self._look_again_at = now + UNKNOWN_CALLS_S
-            return set()
-        return ranks
 
     def _adopt_missing(self, s: Situation) -> bool:
         """Whether processes were found that must be ranks that never announced themselves: their stacks are wanted."""

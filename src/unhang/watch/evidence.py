@@ -18,9 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unhang.analyze.activity import OF_RAY
 from unhang.inside.recorder.two_recorders import groups_in, merged
 from unhang.watch.native import take_native
-from unhang.watch.process import children_of
+from unhang.watch.process import calls_of_ray, children_of
+from unhang.watch.process_tree import descendants_of
 from unhang.watch.ranks import WatchedRank, write_whole
 from unhang.watch.spy import py_spy, take_stacks
 
@@ -100,13 +102,18 @@ def take_workers(ranks: Sequence[WatchedRank], native: bool = False) -> None:
 def take_driver(run_dir: Path, root_pid: int, ranks: Sequence[WatchedRank]) -> None:
     """The stacks of the program that started the ranks, where it is no rank and no launcher of torch: it may give them their work.
 
-    Blocks: up to 1 s.
+    With them those of Ray's workers that are no ranks. Blocks: up to 2 s.
     """
     if (
         root_pid not in {r.pid for r in ranks}
         and not is_torchs_launcher(root_pid)
         and (threads := take_stacks([root_pid], timeout_s=1.0).get(root_pid))
     ):
+        calls = calls_of_ray(p.pid for p in descendants_of(root_pid) if p.pid not in {r.pid for r in ranks})
+        stacks = take_stacks(list(calls)[:MOST_WORKERS], timeout_s=1.0)
+        for pid, call in calls.items():  # of a worker that py-spy cannot look at, what it is called in
+            of_it = stacks.get(pid) or [{"pid": pid, "frames": []}]
+            threads += [{**t, "thread_name": f"{OF_RAY}{call}", "os_thread_id": None} for t in of_it]
         write_whole(run_dir / "launcher.json", json.dumps(threads).encode())
 
 

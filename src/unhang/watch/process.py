@@ -169,6 +169,37 @@ class ProcessProbe:
         }
 
 
+def calls_of_ray(pids: Iterable[int]) -> dict[int, str]:
+    """The call that each of these workers of Ray is in, as Ray writes it into the process's title: `Board.newer_than`. Its own agents have no dot."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError):
+            title = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace").strip()
+            if title.startswith("ray::") and "." in title:
+                found[pid] = title.removeprefix("ray::")
+    return found
+
+
+_ESTABLISHED, _OWN = "01", 2
+
+
+def talks_elsewhere(pid: int) -> bool:
+    """Whether a process has a TCP connection to another host: it may wait for work that is done there."""
+    sockets = set()
+    with suppress(OSError):
+        for descriptor in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                sockets.add(os.readlink(descriptor.path).removeprefix("socket:[").removesuffix("]"))
+    rows = []
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            rows += [line.split() for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
+    here = {row[1].rpartition(":")[0] for row in rows}
+    return any(
+        row[3] == _ESTABLISHED and row[9] in sockets and row[_OWN].rpartition(":")[0] not in here for row in rows
+    )
+
+
 class WorkProbe:
     """Whether any of some processes works, from one look to the next. Never blocks."""
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.leaving import all_in_unknown_calls, all_meet_by_files, cannot_end
+from unhang.analyze.leaving import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray, cannot_end
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
+from unhang.watch.kernel_waits import sleep_left_s
 from unhang.watch.options import RunOptions
-from unhang.watch.process import WorkProbe, children_of
+from unhang.watch.process import WorkProbe, calls_of_ray, children_of, talks_elsewhere
+from unhang.watch.process_tree import descendants_of
 from unhang.watch.ranks import write_whole
 from unhang.watch.unregistered import disown, rendezvous_stacks, unrecorded
 
@@ -28,7 +30,7 @@ ONE_LOOK_EVERY_S = 30.0
 LEAST_STALL_S = 15.0
 START_UP_STALL_S = 60.0
 STALL_FACTOR = 3.0
-STOPPED_STALL_S, UNHEARD_STALL_S = 1.5, 5.0
+STOPPED_STALL_S, UNHEARD_STALL_S, RAY_STALL_S = 1.5, 5.0, 30.0
 
 
 def waits_for_stopped(s: Situation) -> bool:
@@ -66,6 +68,8 @@ def reason(s: Situation) -> str:
         return f"all ranks of {stuck.group} are in {bare_op(stuck.calls[stuck.waiting[0]].op)} #{stuck.seq}, which does not complete"
     if edge is None and all_meet_by_files(s):
         return "each rank looks for files of the others, and none makes one"
+    if edge is None and all_wait_for_ray(s):
+        return "all ranks wait for results of Ray, and no process of the job is at work"
     if edge is None and all_in_init(s):
         return "all ranks are in init_process_group, and it does not end"
     return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"
@@ -79,6 +83,23 @@ def missing_in_rendezvous(s: Situation) -> set[int]:
 def never_seen(s: Situation) -> set[int]:
     """Ranks that the others wait for, in a call or the rendezvous, and that never announced themselves."""
     return missing_in_rendezvous(s) | {t for e in s.waits.edges for t in e.targets if t not in s.case.ranks}
+
+
+class Idleness:
+    """Ranks that no recorded wait accounts for: all are in calls that nobody records, or all wait for other processes of the job, and nothing is at work."""
+
+    def __init__(self, root_pid: int) -> None:
+        self._work, self._root = WorkProbe(), root_pid
+
+    def ranks(self, s: Situation, pids: Iterable[int]) -> set[int] | None:
+        """These ranks; None where something is at work, or cannot be told yet. `pids`: of the ranks here."""
+        if found := all_in_unknown_calls(s):  # where no call is recorded, a loop of them looks the same
+            return None if s.case.calls.is_empty and self._work.is_at_work(pids) else found
+        if not (found := all_wait_for_ray(s)):
+            return set()
+        job = [self._root, *(p.pid for p in descendants_of(self._root))]
+        sleeps = any((sleep_left_s(pid) or 0.0) > 0 for pid in calls_of_ray(job))  # such a wait ends by itself
+        return None if sleeps or self._work.is_at_work(job) or any(map(talks_elsewhere, job)) else found
 
 
 @dataclass
@@ -150,6 +171,8 @@ def limit_s(patience: Patience, s: Situation, unheard: Collection[int]) -> float
     Who waits for these alone has no more to wait for than this job has been seen to need: a node that is gone does not come back.
     """
     usual = patience.stall_after_s()
+    if patience.asked_s is None and not s.waits.edges and all_wait_for_ray(s):
+        return max(usual, RAY_STALL_S)  # a call of an actor may take its time without a processor
     if waits_for_stopped(s):
         return min(usual, STOPPED_STALL_S)
     if patience.has_stepped and s.waits.roots and set(s.waits.roots) <= set(unheard):

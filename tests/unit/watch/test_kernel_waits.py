@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 from tests.slowness import slowness
 
 from unhang.watch.kernel_waits import kernel_waits, sleep_left_s
-from unhang.watch.process import ProcessProbe
+from unhang.watch.process import ProcessProbe, calls_of_ray, talks_elsewhere
 
 BEGIN = "import fcntl, os, socket, sys, time; a, b = socket.socketpair(); r, w = os.pipe(); "
 PROGRAMS = {
@@ -95,3 +96,40 @@ def test_a_child_that_waits_for_room_in_a_pipe_is_told(reads: str, is_full: bool
     finally:
         os.killpg(process.pid, 9)
         process.wait()
+
+
+def test_a_worker_of_ray_says_its_call_in_its_title() -> None:
+    begin = ["bash", "-c", "exec -a 'ray::{}' sleep 60"]
+    names = ("Board.newer_than", "IDLE", "DashboardAgent")
+    processes = [subprocess.Popen([*begin[:2], begin[2].format(name)]) for name in names]
+    try:
+        for _ in range(200):
+            if calls_of_ray(p.pid for p in processes):
+                break
+            time.sleep(0.02)
+        assert calls_of_ray([os.getpid(), 1 << 30, *(p.pid for p in processes)]) == {
+            processes[0].pid: "Board.newer_than"
+        }
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_connection_on_this_host_is_none_to_another_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        assert not talks_elsewhere(os.getpid())
+    assert not talks_elsewhere(1 << 30)
+
+
+def test_a_connection_to_another_host_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel's own table, as it is for a process that has one: nothing is sent anywhere."""
+    with socket.socket() as mine:
+        inode = os.readlink(f"/proc/self/fd/{mine.fileno()}").removeprefix("socket:[").removesuffix("]")
+        row = "0: 0202020A:9C40 {}:01BB 01 00000000:00000000 00:00000000 00000000 0 0 {} 1"
+        for other, wanted in (("0302020A", True), ("0202020A", False)):
+            table = "  sl  local_address ...\n" + row.format(other, inode) + "\n"
+            monkeypatch.setattr(
+                Path, "read_text", lambda self, table=table: table if str(self).endswith("/tcp") else ""
+            )
+            assert talks_elsewhere(os.getpid()) is wanted

@@ -165,12 +165,10 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     by_key = loop_sorted_apart(path or stack_path(s.case, cycle[0]) or ()) if not locked else None
     if (alone := made_alone(s, cycle)) is not None:
         return _made_by_its_rank(s, cycle, alone)
-    has_p2p = any(e.kind == "p2p" for e in edges)
     decides = None if p2p or locked or by_key else _one_sided_test(s, cycle, odd, path)
-    kinds = "point-to-point calls" if p2p else "sends and collectives" if has_p2p else "collectives of different groups"
     words = {
         "ranks": w.name_ranks(cycle),
-        "calls": kinds,
+        "calls": _kinds(edges),
         "odd": f"; {w.name_ranks(odd)} left the order of the others" if odd else "",
         "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]),
         "more": more,
@@ -193,6 +191,13 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
         condition=gate_of(decides[1] if decides else None),
     )
+
+
+def _kinds(edges: Sequence[WaitEdge]) -> str:
+    of_pairs = [e.kind == "p2p" for e in edges]
+    if any(of_pairs):
+        return "point-to-point calls" if all(of_pairs) else "sends and collectives"
+    return "collectives of different groups"
 
 
 def _one_sided_test(

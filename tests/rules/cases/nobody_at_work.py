@@ -1,0 +1,61 @@
+"""The cases of nobody-at-work."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import replace
+
+from unhang.model import Case, Frame, ThreadStack
+from unhang.testing import Fires, Quiet, make_case
+
+_GETS = Frame("/env/site-packages/ray/_private/worker.py", 1007, "get_objects")
+_PROGRAM = "/example/nobody_at_work/learner.py"
+_SOURCE = """import ray
+
+def fit():
+    return ray.get(sampler.rollout.remote())
+
+def rollout():
+    return ray.get(board.newer_than.remote(3))
+"""
+linecache.cache[_PROGRAM] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), _PROGRAM)
+_FIT, _ROLLOUT = Frame(_PROGRAM, 4, "fit"), Frame(_PROGRAM, 7, "rollout")
+
+
+def _learners(*actors: tuple[str, tuple[Frame, ...]], beside: int = 2, **given: object) -> Callable[[], Case]:
+    """Two ranks, of which `beside` wait for a result of Ray. `actors`: the calls of Ray that are under way, each with its stack."""
+
+    def made() -> Case:
+        waits = {"stacks": (ThreadStack("MainThread", (_GETS, _FIT), is_main=True),)}
+        trains = {"stacks": (ThreadStack("MainThread", (_FIT,), is_main=True),)}
+        more = {r: waits if r < beside else trains for r in range(2)}
+        case = make_case(
+            {r: ["barrier@main:1"] for r in range(2)}, world=2, more=more, **{"hang": "suspected", **given}
+        )
+        stacks = tuple(
+            ThreadStack(f"ray::{call}", frames, process_id=90 + i) for i, (call, frames) in enumerate(actors)
+        )
+        return replace(case, launcher_stacks=stacks)
+
+    return made
+
+
+_SAMPLER, _BOARD = ("Sampler.rollout", (_GETS, _ROLLOUT)), ("Board.newer_than", ())
+CASES = {
+    "nobody-at-work": (
+        Fires(_learners(_SAMPLER, _BOARD), (), 4, cause="rank-stuck-in-user-code"),
+        Fires(_learners(_SAMPLER), (), 4),  # they wait for each other, as far as is seen
+        Fires(_learners(), (), 4),
+        Quiet(_learners(_SAMPLER, _BOARD, beside=1), "one rank waits for something else"),
+        Quiet(_learners(_SAMPLER, _BOARD, hang=None, exit_code=0), "a job that ended"),
+        Quiet(
+            make_case(
+                {0: ["barrier@main:1 !"]},
+                world=2,
+                more={r: {"stacks": (ThreadStack("MainThread", (_GETS, _FIT), is_main=True),)} for r in range(2)},
+            ),
+            "one rank is in a call of a group",
+        ),
+    ),
+}
