@@ -13,7 +13,6 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
-from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.polling import asks_store, meets_by_files
 from unhang.analyze.rounds import guards_in, loop_that_differs
@@ -21,6 +20,7 @@ from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differ
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
 from unhang.analyze.streams import stack_path
+from unhang.analyze.transfers import left_transfers
 from unhang.model import (
     CallState,
     CollectiveCall,

@@ -12,8 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from unhang.analyze.bindings import Function, Scopes, argument_of, is_local_namesake, last_name, parameters_of
-from unhang.analyze.bound_names import Bound, file_of
+from unhang.analyze.bindings import (
+    Bound,
+    Function,
+    Scopes,
+    argument_of,
+    file_of,
+    is_local_namesake,
+    last_name,
+    parameters_of,
+)
 from unhang.analyze.rank_names import kind_of_name
 from unhang.analyze.trees import imports_beside, tree_of
 from unhang.model.lazy_pattern import lazy_pattern

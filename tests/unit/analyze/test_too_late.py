@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.analyze.situation import Situation
-from unhang.analyze.too_late import too_late
+from unhang.analyze.slow_work import too_late
 from unhang.rules.registry import judge
 from unhang.testing import make_case, raised
 

@@ -9,6 +9,7 @@ from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.graph_of_a_step import hidden_forward
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -28,7 +29,6 @@ from unhang.analyze.order import (
 )
 from unhang.analyze.overtaking import line_passed
 from unhang.analyze.positions import bare_op
-from unhang.analyze.recorded_forwards import hidden_forward
 from unhang.analyze.sides import differing, is_split_by, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around

@@ -14,9 +14,8 @@ from unhang.analyze.host_waits import asks_ray, method_of
 from unhang.analyze.leaving import all_wait_for_ray, destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.slow_work import slower_at_work
+from unhang.analyze.slow_work import slower_at_work, too_late
 from unhang.analyze.told_apart import lacks_data
-from unhang.analyze.too_late import too_late
 from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w

@@ -17,13 +17,13 @@ from unhang.analyze.leaving import (
     lead_of_waiting,
     made_other_rounds,
 )
-from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import LeftLoop, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
+from unhang.analyze.transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, way_past_above, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence

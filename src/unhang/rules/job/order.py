@@ -8,7 +8,6 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import not_come
-from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
@@ -21,11 +20,11 @@ from unhang.analyze.order import (
     out_of_order,
     receive_first,
 )
-from unhang.analyze.partners import partners_apart, tags_apart, with_new_transfer, wrong_peers
 from unhang.analyze.set_order import SortedApart, loop_sorted_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, surroundings
 from unhang.analyze.streams import stack_path
+from unhang.analyze.transfers import left_transfers, partners_apart, tags_apart, with_new_transfer, wrong_peers
 from unhang.analyze.waits_for import edges_on
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.partners import TagsApart, partners_apart, tags_apart, wrong_peers
 from unhang.analyze.situation import Situation
+from unhang.analyze.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
 from unhang.analyze.waits_for import SENDS
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, PendingCall, user_frames
 from unhang.rules import wording as w
