@@ -25,10 +25,10 @@ from unhang.watch.agent import NEW_RANKS_S
 from unhang.watch.evidence import is_unchanged
 from unhang.watch.far import FarNode, why_silent, words_on
 from unhang.watch.far_rank import FarRank
+from unhang.watch.group import Passing
 from unhang.watch.meeting import MOST_SUCCESSORS
 from unhang.watch.messages import MOST_MESSAGES_PER_S, JointVerdict, pause_of
 from unhang.watch.options import RunOptions
-from unhang.watch.passing import Passing
 from unhang.watch.ranks import WatchedRank
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0

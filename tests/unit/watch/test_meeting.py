@@ -18,8 +18,8 @@ from tests.ports import free_port
 from tests.unit.watch.conftest import until
 
 from unhang.errors import WrongUsage
+from unhang.watch import group as passing
 from unhang.watch import meeting as meetings
-from unhang.watch import passing
 from unhang.watch.exchange import Refused
 from unhang.watch.far import FarNode, Packer
 from unhang.watch.group import Group
