@@ -1,4 +1,4 @@
-"""To what the names of a function are bound, line by line."""
+"""What the names of a source file are bound to, by scope and under which tests, and on what its ranks agree by a collective."""
 
 from __future__ import annotations
 

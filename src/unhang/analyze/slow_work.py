@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, user_path
@@ -17,9 +17,6 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, surroundings
 from unhang.model import Case, CollectiveCall, Frame
 from unhang.model.lazy_pattern import lazy_pattern
-
-if TYPE_CHECKING:
-    from unhang.analyze.situation import Situation
 
 _COUNT = lazy_pattern(r"(?<![\w./:-])(\d{1,9})/(\d{1,9})(?![\w./:-])")
 _NO_LETTERS = lazy_pattern(r"[^A-Za-z]+")

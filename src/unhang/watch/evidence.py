@@ -104,12 +104,13 @@ def take_driver(run_dir: Path, root_pid: int, ranks: Sequence[WatchedRank]) -> N
 
     With them those of Ray's workers that are no ranks. Blocks: up to 2 s.
     """
+    own = {r.pid for r in ranks}
     if (
-        root_pid not in {r.pid for r in ranks}
+        root_pid not in own
         and not is_torchs_launcher(root_pid)
         and (threads := take_stacks([root_pid], timeout_s=1.0).get(root_pid))
     ):
-        calls = calls_of_ray(p.pid for p in descendants_of(root_pid) if p.pid not in {r.pid for r in ranks})
+        calls = calls_of_ray(p.pid for p in descendants_of(root_pid) if p.pid not in own)
         stacks = take_stacks(list(calls)[:MOST_WORKERS], timeout_s=1.0)
         for pid, call in calls.items():  # of a worker that py-spy cannot look at, what it is called in
             of_it = stacks.get(pid) or [{"pid": pid, "frames": []}]

@@ -180,7 +180,8 @@ def calls_of_ray(pids: Iterable[int]) -> dict[int, str]:
     return found
 
 
-_ESTABLISHED, _OWN = "01", 2
+# Columns of /proc/net/tcp, and the state of an open connection there (proc_net_tcp.txt of the kernel).
+_LOCAL, _REMOTE, _TCP_STATE, _INODE, _ESTABLISHED = 1, 2, 3, 9, "01"
 
 
 def talks_elsewhere(pid: int) -> bool:
@@ -194,10 +195,9 @@ def talks_elsewhere(pid: int) -> bool:
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             rows += [line.split() for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
-    here = {row[1].rpartition(":")[0] for row in rows}
-    return any(
-        row[3] == _ESTABLISHED and row[9] in sockets and row[_OWN].rpartition(":")[0] not in here for row in rows
-    )
+    here = {row[_LOCAL].rpartition(":")[0] for row in rows}
+    mine = (row for row in rows if row[_TCP_STATE] == _ESTABLISHED and row[_INODE] in sockets)
+    return any(row[_REMOTE].rpartition(":")[0] not in here for row in mine)
 
 
 class WorkProbe:

@@ -370,9 +370,9 @@ def nobody_at_work(s: Situation) -> Found | None:
     if not ranks:
         return None
     at = s.activities[ranks[0]].frame
-    actors = [t for t in s.case.launcher_stacks if t.name.startswith(OF_RAY)]
-    calls = dict.fromkeys(t.name.removeprefix(OF_RAY) for t in actors)
-    stands = {t.name.removeprefix(OF_RAY): user_frames(t.frames)[0] for t in actors if user_frames(t.frames)}
+    actors = [(t.name.removeprefix(OF_RAY), t) for t in s.case.launcher_stacks if t.name.startswith(OF_RAY)]
+    calls = dict.fromkeys(call for call, _ in actors)
+    stands = {call: mine[0] for call, t in actors if (mine := user_frames(t.frames))}
     last = [c for c in calls if c not in stands or not asks_ray(stands[c])]
     place = {c: stands.get(c) or (method_of(at.file, c) if at else None) for c in calls}
     words = {

@@ -210,9 +210,9 @@ def _one_sided_test(
     if depth == len(path) or any(len(p) <= depth or p[depth].function != path[depth].function for p in others):
         return None
     mine, *theirs = (around(p[depth]).conditions for p in (path, *others))
-    if any(c not in mine for conditions in theirs for c in conditions):
-        return None
     shared = {c for conditions in theirs for c in conditions}
+    if not shared.issubset(mine):
+        return None
     test = deciding(c for c in mine if c not in shared and c.suspicion > 0)
     return None if test is None else (path[depth], test)
 
