@@ -290,6 +290,38 @@ def test_nor_one_of_which_a_rank_that_moved_did_not_say_so() -> None:
     assert outcome(log([*lines, told[0]])).outcome is not Outcome.CLEAN
 
 
+# A log that ends amid the training: whatever the words, the same line comes again with other numbers up to its last lines.
+
+AT_WORK = [
+    "iter {n} step {n}: loss 4.1, LR: 0.0005, iter time: 2443.84ms",
+    "Train: 0 [{n}/22450 (  6%)]  Loss: 8.48 (8.51)  Time: 0.639s,  801.15/s  LR: 1.000e-05",
+    "[train..][epoch:  4, iter:   5,{n}, lr:(2.000e-04,)] [eta: 5 days, 1:15:55, time (data): 0.883 (0.003)] l_pix: 1.3e-02",
+    "Steps:  10%|#         | {n}/1499 [04:03<1121:41:32, 3.71it/s, loss=4.39]",
+]
+SERVES = ["INFO: Application startup complete.", 'INFO: 10.0.0.4:41712 - "POST /v1/chat/completions HTTP/1.1" 200 OK']
+STANDS = [["$ py-spy dump --pid 71"], ["^C"], [f"waiting for shard {n}" for n in range(20)], ["$ nvidia-smi"]]
+
+
+@pytest.mark.parametrize("words", AT_WORK)
+def test_a_job_that_goes_on_up_to_the_last_line_of_its_log(words: str) -> None:
+    steps = [words.format(n=100 + n) for n in range(6)]
+    found = outcome("\n".join([*steps, "Saved checkpoint"]))
+    assert (found.outcome, found.findings, found.exit_code) == (Outcome.MOVES, (), 0)
+    for behind in STANDS:
+        assert outcome("\n".join([*steps, *behind])).outcome is not Outcome.MOVES
+    assert outcome("\n".join(steps[:2])).outcome is Outcome.UNKNOWN
+    assert outcome("\n".join([*steps, "RuntimeError: NCCL error: unhandled system error"])).outcome is Outcome.CRASH
+
+
+def test_a_server_that_answers_up_to_the_last_line_of_its_log() -> None:
+    up, answer = SERVES
+    assert outcome("\n".join([up, answer, answer])).outcome is Outcome.MOVES
+    assert (
+        outcome("\n".join([up, answer.replace("200 OK", "500 Internal Server Error")] * 2)).outcome is Outcome.UNKNOWN
+    )
+    assert outcome("\n".join([answer, answer])).outcome is Outcome.UNKNOWN
+
+
 # Amounts of data, and words of leaving.
 
 AMOUNTS = [

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from unhang.analyze.failures import is_communication_error
-from unhang.model import Frame, LogEvent, ProcessExit, RaisedError, Source, user_frames
+from unhang.model import Frame, LogEvent, Outcome, ProcessExit, RaisedError, Source, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.read.logs.attempts import moved_after
+from unhang.read.logs.attempts import STILL_PRINTED, moved_after, steps_at_the_end
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
@@ -210,6 +210,23 @@ def went_on(s: Situation, error: SeenError) -> bool:
     if not has_fatal_end(s) and s.events.has("work.ended") and _printed_on(s, error):
         return True
     return after > (_MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER)
+
+
+def by_the_log(s: Situation, is_explained: bool, handled: bool = False) -> Outcome:
+    """What became of a job of which nothing but its log tells: failed, unless it went on; going on, where its last lines show that.
+
+    `handled`: it speaks of failures, and the job did not fail if the program went on after each of them.
+    """
+    went = [went_on(s, error) for error in errors_of(s)]
+    if handled:
+        failed = [e for e in s.events if e.says]
+        is_over = not is_log_only(s) or has_fatal_end(s) or not all(went)
+        if is_over or any(moved_after(s.events, e.order) <= STILL_PRINTED for e in failed):
+            return Outcome.CRASH
+    elif not all(went):
+        return Outcome.CRASH
+    moves = not is_explained and s.case.hang is None and steps_at_the_end(tuple(s.events), s.case.log)
+    return Outcome.MOVES if moves else Outcome.UNKNOWN
 
 
 def _printed_on(s: Situation, error: SeenError) -> bool:

@@ -318,16 +318,18 @@ class Situation:
         has_timed_out = any(e.says == "hang" for e in self.events)
         return bool(self.case.job.interrupted_by) and not (is_proven or has_timed_out or self.is_crash)
 
-    def outcome(self, straggling: bool) -> Outcome:
-        """What became of the job."""
+    def outcome(self, straggling: bool, is_explained: bool) -> Outcome:
+        """What became of the job. `is_explained`: a rule has found something, so that a log's last lines prove nothing."""
         if self.standing is not None and self.case.hang is None:
             return Outcome(self.standing.word.value)
         if self.is_interrupted:
             return Outcome.INTERRUPTED
         if self.is_hang:
             return Outcome.HANG
+        from unhang.analyze.first_errors import by_the_log
+
         if self.is_crash:
-            return Outcome.UNKNOWN if self._has_handled_all() else Outcome.CRASH
+            return by_the_log(self, is_explained, handled=True)
         if straggling:
             return Outcome.STRAGGLER
         known = (
@@ -335,25 +337,7 @@ class Situation:
         )
         if known:
             return Outcome.CLEAN
-        return Outcome.CRASH if self._ends_in_an_error() else Outcome.UNKNOWN
-
-    def _ends_in_an_error(self) -> bool:
-        """Whether a line of an exception stands in a log, without its traceback, and the program did not go on after it."""
-        from unhang.analyze.first_errors import errors_of, went_on
-
-        return any(not went_on(self, error) for error in errors_of(self))
-
-    def _has_handled_all(self) -> bool:
-        """Whether only lines of logs speak of a failure, and the program went on after each of them."""
-        from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only, went_on
-        from unhang.read.logs.attempts import STILL_PRINTED, moved_after
-
-        if not is_log_only(self) or has_fatal_end(self):
-            return False
-        failed = [e for e in self.events if e.says]
-        return all(went_on(self, error) for error in errors_of(self)) and all(
-            moved_after(self.events, e.order) > STILL_PRINTED for e in failed
-        )
+        return by_the_log(self, is_explained)
 
     def others(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Every rank but these."""

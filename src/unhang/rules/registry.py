@@ -216,7 +216,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     straggling = any(f.cause == "straggler" for f in findings)
     earlier = tuple(_attempt(replace(c, earlier=case.earlier[:i]), asked) for i, c in enumerate(case.earlier))
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
-    outcome_of_job = situation.outcome(straggling)
+    outcome_of_job = situation.outcome(straggling, bool(ordered))
     if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
         outcome_of_job = Outcome.CRASH
     if ordered and ordered[0].rule in _STANDS and _has_no_end_of_its_own(situation, outcome_of_job):

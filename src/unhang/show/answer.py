@@ -316,7 +316,7 @@ def evidence(view: View) -> Markup:
                 tag("div", table(["Ranks", "Last recorded call", "State"], view["lastCalls"]), cls="card"),
             )
         )
-    if view["undecided"] and (view["outcome"] != "clean" or view["isCheck"]):
+    if view["undecided"] and (view["outcome"] not in ("clean", "moves") or view["isCheck"]):
         parts.append(
             section(
                 "decide",

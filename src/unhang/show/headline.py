@@ -54,6 +54,12 @@ def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
             return f"the job failed{ended}; the evidence does not suffice to name a cause"
         case Outcome.STRAGGLER:
             return "a rank is late, but makes progress; the evidence does not suffice to name a cause"
+        case Outcome.MOVES:
+            from unhang.read.logs.attempts import steps_at_the_end
+
+            many = steps_at_the_end(case.events, case.log)
+            what = "answers of the server" if any(e.kind == "work.serving" for e in case.events) else "steps"
+            return f"the job goes on up to the last line of its log ({many} {what}): nothing wrong found in it"
         case _ if case.log and not len(case.calls):
             text = next((line.text.strip() for line in reversed(case.log) if line.text.strip()), "")
             read = f"{len(case.log)} line{'' if len(case.log) == 1 else 's'}, the last is {_short(text)}"

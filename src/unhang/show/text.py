@@ -254,8 +254,15 @@ def _shown(paper: Paper, case: Case, diagnosis: Diagnosis) -> None:
         paper.table((what, "") for what in diagnosis.inventory.present[:_MOST])
 
 
-def _deciding(paper: Paper, diagnosis: Diagnosis) -> None:
+def _deciding(paper: Paper, case: Case, diagnosis: Diagnosis) -> None:
     reasons = undecided(diagnosis)
+    if case.log and not (case.ranks or len(case.calls) or diagnosis.job.command):
+        moves = diagnosis.outcome is Outcome.MOVES
+        paper.heading("If it stands all the same" if moves else "What would decide it")
+        paper.prose("A hang right behind the last line prints nothing more." if moves else "A log alone tells no more.")
+        paper.prose("If it still runs, unhang attach looks at it from outside, and it goes on.")
+        paper.prose("The next run records calls and stacks of all ranks if it is started with: unhang run -- COMMAND")
+        return
     if reasons:
         paper.heading("What would decide it")
     for reason, rules in reasons[:_MOST]:
@@ -342,7 +349,7 @@ def render_text(
         _waits(paper, wait_graph(waits), waits, case, _is_over(diagnosis))
         _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
-        _deciding(paper, diagnosis)
+        _deciding(paper, case, diagnosis)
     _table(paper, "C++ frames, innermost first", native_rows(case))
     _next_steps(paper, diagnosis.next_steps)
     _attempts(paper, diagnosis)

@@ -41,7 +41,7 @@ ON_THE_WAY_OUT = (
     ("text", "outcome"),
     [
         (STEPS + LEFT, Outcome.CLEAN),
-        (STEPS + LEFT + STEPS, Outcome.UNKNOWN),  # another process goes on
+        (STEPS + LEFT + STEPS, Outcome.MOVES),  # another process goes on
         (STEPS + FAILED + LEFT, Outcome.CRASH),
         (STEPS + ECHO + LEFT, Outcome.CRASH),
         (STEPS + TRACEBACK.format(0, 0) + ON_THE_WAY_OUT + LEFT, Outcome.CLEAN),

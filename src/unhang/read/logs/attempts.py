@@ -317,6 +317,38 @@ def killed_at_work(events: Sequence[LogEvent]) -> list[LogEvent]:
     return [e for e in events if left and e.kind == "ending.killing" and e["pid"] not in left]
 
 
+# A line of training, and what a server of models prints for each answer.
+_OF_A_STEP = lazy_pattern(r"\bloss|\bl_pix|\beta\b|\w/s\b|\blr\b|\bgrad_?norm|throughput", re.IGNORECASE)
+_OF_AN_ANSWER = lazy_pattern(r"HTTP/\d\.\d\" 200\b|generation throughput: (?!0\.0 )")
+_VALUES = lazy_pattern(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?|[\s|#=>\u2580-\u259f-]+")
+_LEAST_STEPS, _LEAST_ANSWERS, _USUALLY_BEHIND = 4, 2, 5
+
+
+def steps_at_the_end(events: Sequence[LogEvent], log: Sequence[LogLine]) -> int:
+    """How many steps a program told after the last failure, up to the end of its log; 0 where they stop before it, or are too few to tell.
+
+    A step is an event of progress, or a line of training that comes again and again with other numbers. They go to the end where
+    no more lines stand behind the last one than between two of them, and nobody looks at the process there.
+    """
+    last = max((e.order for e in events if e.says), default=-1)
+    begin = next((e.order for e in events if e.kind == "work.serving"), len(log))
+    steps = {e.order for e in events if e.order > last and (e.is_progress or e.kind == "progress.unbounded")}
+    alike: dict[tuple[int | None, str], list[int]] = {}
+    for i, line in enumerate(log[last + 1 :], last + 1):
+        text = line.text[:_MOST_CHARS]
+        if i > begin and _OF_AN_ANSWER.search(text):
+            steps.add(i)
+        elif _OF_A_STEP.search(text):
+            alike.setdefault((line.rank, _VALUES.sub("#", text)), []).append(i)
+    steps.update(i for places in alike.values() if len(places) >= _LEAST_STEPS for i in places)
+    if len(steps) < (_LEAST_STEPS if begin == len(log) else _LEAST_ANSWERS):
+        return 0
+    told = sorted(steps)
+    rhythm = max(b - a for a, b in itertools.pairwise(told)) + _USUALLY_BEHIND
+    behind = [line.text[:_MOST_CHARS] for line in log[told[-1] + 1 :] if line.text.strip()]
+    return 0 if len(behind) > rhythm or any(map(_STILL_THERE.search, behind)) else len(told)
+
+
 _ENDED_WAIT = "watchdog.timeout"
 
 
