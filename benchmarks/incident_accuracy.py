@@ -104,6 +104,10 @@ def summary(all_judged: Sequence[Judged]) -> dict[str, tuple[int, int]]:
             len(others),
         ),
         "healthy logs accused": (sum(j.cause != "unknown" for j in healthy), len(healthy)),
+        "healthy logs clean, or going on to their last line": (
+            sum(j.diagnosis.exit_code == 0 for j in healthy),
+            len(healthy),
+        ),
     }
 
 
