@@ -13,7 +13,8 @@ from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import limit_of, trains_below
 from unhang.analyze.situation import Situation
 from unhang.model import Frame
-from unhang.rules.framework_advice import of_left_loop, of_same_stop, of_stop, of_stop_apart, out_of_first
+from unhang.rules.framework_advice import of_closure, of_left_loop, of_same_stop, of_stop, of_stop_apart, out_of_first
+from unhang.rules.job import sizes
 from unhang.testing import make_case
 
 _MAIN = """\
@@ -187,3 +188,49 @@ def test_a_call_in_the_block_of_the_first_rank(block: str, line: int, is_told: b
     assert situation.divergence is not None
     fork = Fork(Frame(str(file), 2, "main"), Frame(str(file), line, "main"), 0, same_line=False)
     assert (out_of_first(replace(situation.divergence, fork=fork)) is not None) is is_told
+
+
+_CLOSURE = """\
+def refine(opt, strip):
+    def closure():
+        loss = strip.loss()
+        loss.backward()
+        {more}
+        return loss
+    opt.step(closure)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "more", "is_told"),
+    [
+        ("torch/optim/lbfgs.py", "count()", True),
+        ("torch/optim/lbfgs.py", "dist.all_reduce(loss)", False),
+        ("accelerate/tracking.py", "count()", False),
+    ],
+)
+def test_an_optimizer_that_asks_as_often_as_each_rank_s_loss_demands(
+    library: str, more: str, is_told: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "solver.py"
+    file.write_text(_CLOSURE.format(more=more))
+    situation, _ = job(tmp_path, 3)
+    d = situation.divergence
+    assert d is not None
+    frames = (
+        Frame(str(file), 4, "closure"),
+        Frame(f"/site-packages/{library}", 90, "step"),
+        Frame(str(file), 7, "refine"),
+    )
+    fix = of_closure(replace(d, reference_call=replace(d.reference_call, frames=frames)))
+    assert (fix is not None) is is_told
+    if fix is not None:
+        assert fix.advice.startswith("# solver.py:6, in place of `return loss`")
+
+
+def test_a_hook_of_ddp_that_sends_by_its_own_state(tmp_path: Path) -> None:
+    d = job(tmp_path, 3)[0].divergence
+    assert d is not None
+    hook = Frame("/site-packages/torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py", 400, "powerSGD_hook")
+    with_hook = replace(d, odd_call=replace(d.odd_call, frames=(hook, *(d.odd_call.frames or ()))))
+    assert [sizes.fixes_of(x, False, None) for x in (with_hook, d)] == [("hook", "shape"), ("shape",)]

@@ -24,9 +24,10 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, line_text, tree_of
-from unhang.model import Fix, Frame
+from unhang.model import Fix, Frame, user_frames
 from unhang.rules import wording as w
 
+_OPTIMIZERS = "/torch/optim/"
 _SEE, _UNDO = "unhang run -- <the same command>: all ranks pass this call", "revert the edit"
 
 
@@ -197,7 +198,28 @@ def of_stop_apart(d: Divergence) -> Fix | None:
 
 def of_apart(d: Divergence) -> Fix | None:
     """For ranks that no condition has parted: what a framework stopped apart, or a block in which one rank goes first."""
-    return of_stop_apart(d) or out_of_first(d)
+    return of_stop_apart(d) or out_of_first(d) or of_closure(d)
+
+
+def of_closure(d: Divergence) -> Fix | None:
+    """For ranks of which some are still in a step of an optimizer that asks the program's closure as often as the value demands."""
+    for frames in (d.reference_call.frames or (), d.odd_call.frames or ()):
+        steps = [i for i, f in enumerate(frames) if _OPTIMIZERS in f.file and f.function == "step"]
+        asked = user_frames(frames[: steps[-1]])[-1:] if steps else ()
+        closure = function_at(asked[0].file, asked[0].line) if asked else None
+        returns = [n for n in ast.walk(closure) if isinstance(n, ast.Return) and n.value] if closure is not None else []
+        if closure is None or not returns or "reduce" in ast.unparse(closure):
+            continue
+        last, value = returns[-1], ast.unparse(returns[-1].value or returns[-1])
+        return Fix(
+            title=f"Return the same loss from {closure.name}() on every rank: the optimizer asks it as often as its value demands",
+            advice=f"# {w.base_name(asked[0].file)}:{last.lineno}, in place of `return {value}`\n"
+            f"mean = {value}.detach().clone(); dist.all_reduce(mean)\n"
+            "return mean / dist.get_world_size()   # the gradients are averaged by DDP, the loss is not",
+            verify=_SEE,
+            undo=_UNDO,
+        )
+    return None
 
 
 def out_of_first(d: Divergence) -> Fix | None:

@@ -25,6 +25,7 @@ _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
 _BUSY_SHARE = 0.3
 _GATHERS = ("_all_gather_base", "all_gather_into_tensor")
 _OF_CONTENT = (*_GATHERS, "all_gather", "allgather", "gather")
+_HOOKS = "/ddp_comm_hooks/"
 _OF_PARTS = ("all_to_all", "gather", "scatter", "all_gather")
 _SCATTERS = ("_reduce_scatter_base", "reduce_scatter_tensor")
 
@@ -62,12 +63,19 @@ def size_mismatch(s: Situation) -> Found | None:
         (*w.both_sides(d), *(EvidenceLine("output", line.text, line.source.line) for line in said)),
         words,
         "content/content" if by_content else "",
-        ("pad",) if dim is not None and (by_content or "gather" in d.reference_call.op) else ("shape",),
+        fixes_of(d, by_content, dim),
         s.others(culprits) if culprits else (),
         w.location_of(frame),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
+
+
+def fixes_of(d: Divergence, by_content: bool, dim: int | None) -> tuple[str, ...]:
+    """The names of the fixes: of the hook that made the call, of what is gathered, else where to look."""
+    if any(_HOOKS in f.file for call in (d.odd_call, d.reference_call) for f in call.frames or ()):
+        return ("hook", "shape")
+    return ("pad",) if dim is not None and (by_content or "gather" in d.reference_call.op) else ("shape",)
 
 
 def _in_order_of_set(s: Situation, d: Divergence, head: Frame, over: str, words: dict[str, object]) -> Found:
