@@ -195,3 +195,18 @@ def _is_library(frame: Frame) -> bool:
     return file.startswith(
         ("torch/", "threading.py", "queue.py", "multiprocessing/", "contextlib.py", "selectors.py", "concurrent/")
     )
+
+
+_ROW = lazy_pattern(r"^ *\d{1,2} +(\d+\.\d\d(?: +\d+\.\d\d)+) *$")
+_MOST_DEVICES, _NEVER_US = 16, 1000.0  # a copy to a neighbour takes microseconds, over a busy bus some tens
+
+
+def lost_copies(s: Situation) -> tuple[LogLine, ...]:
+    """The table of a test of copies from device to device in which more than half of those to another one never arrived."""
+    for head in s.events.of("kernel.p2p_latency"):
+        lines = s.case.log[head.order : head.order + _MOST_DEVICES + 2]
+        rows = [[float(x) for x in m[1].split()] for line in lines if (m := _ROW.search(line.text))]
+        between = [x for i, row in enumerate(rows) for j, x in enumerate(row) if i != j]
+        if 2 * sum(x > _NEVER_US for x in between) > len(between):
+            return tuple(lines[:4])
+    return ()

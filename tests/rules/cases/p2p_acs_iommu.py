@@ -6,6 +6,7 @@ from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
 
 _DIRECT = "node-a:41:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n^C\n"
+_TABLE = "P2P=Enabled Latency (P2P Writes) Matrix (us)\n   GPU     0      1\n     0   4.95 {0}\n     1 {0}   2.08\n"
 _WITHOUT = "$ NCCL_P2P_DISABLE=1 vllm serve m --tensor-parallel-size 2\n"
 
 CASES = {
@@ -71,5 +72,7 @@ CASES = {
             log_case(_DIRECT + "step 7 loss 0.4\n" + _WITHOUT + "step 7 loss 0.4\n"), "the first start moved as well"
         ),
         Quiet(log_case(_DIRECT + _WITHOUT + "^C\n"), "without P2P it does not run either"),
+        Quiet(log_case(_TABLE.format("2.11")), "the copies take microseconds"),
+        Fires(log_case(_TABLE.format("49206.66")), ()),
     ),
 }

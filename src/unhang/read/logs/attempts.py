@@ -321,6 +321,9 @@ def killed_at_work(events: Sequence[LogEvent]) -> list[LogEvent]:
 _OF_A_STEP = lazy_pattern(r"\bloss|\bl_pix|\beta\b|\w/s\b|\blr\b|\bgrad_?norm|throughput", re.IGNORECASE)
 _OF_AN_ANSWER = lazy_pattern(r"HTTP/\d\.\d\" 200\b|generation throughput: (?!0\.0 )")
 _VALUES = lazy_pattern(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?|[\s|#=>\u2580-\u259f-]+")
+_WENT_WRONG = lazy_pattern(
+    r"\b(?:errors?|fail(?:ed|ure|s)|killed|fatal|abort(?:ed|ing)?|terminated|core dumped)\b", re.IGNORECASE
+)
 _LEAST_STEPS, _LEAST_ANSWERS, _USUALLY_BEHIND = 4, 2, 5
 
 
@@ -346,7 +349,8 @@ def steps_at_the_end(events: Sequence[LogEvent], log: Sequence[LogLine]) -> int:
     told = sorted(steps)
     rhythm = max(b - a for a, b in itertools.pairwise(told)) + _USUALLY_BEHIND
     behind = [line.text[:_MOST_CHARS] for line in log[told[-1] + 1 :] if line.text.strip()]
-    return 0 if len(behind) > rhythm or any(map(_STILL_THERE.search, behind)) else len(told)
+    is_other = any(_STILL_THERE.search(text) or _WENT_WRONG.search(text) for text in behind)
+    return 0 if is_other or len(behind) > rhythm else len(told)
 
 
 _ENDED_WAIT = "watchdog.timeout"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.going_on import silent_ranks
+from unhang.analyze.pasted import lost_copies
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.rules.base import Found, Names, rule
@@ -174,6 +175,9 @@ def p2p_acs_iommu(s: Situation) -> Found | None:
         say = "fault" if "kernel.iommu_fault" in kinds else "wrong"
         confidence = 0.9 if "kernel.p2p_wrong_data" in kinds else 0.84
         return found_in(s, in_order(bus, settings), confidence, (), say=say)
+    if slow := lost_copies(s):
+        lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in slow]
+        return Found(0.9, (), lines, {}, "slow")
     if tried := _ran_without_p2p(s):
         return found_in(s, in_order(s.events.of(*_SETTINGS), tried), 0.85, (), say="tried")
     first = _first_bulk(s)
