@@ -90,7 +90,7 @@ def not_learning(s: Situation) -> Iterator[Found]:
                     (),
                     words={"count": len(events)},
                     say=say,
-                    fixes=("whose weights",) if say == "zero" else fixes,
+                    fixes=_OF_VALUES.get(say, fixes),
                     is_root=True,
                 )
                 return
@@ -100,6 +100,10 @@ def not_learning(s: Situation) -> Iterator[Found]:
         elif empty := empty_epochs(s):
             lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in empty[:3]]
             yield Found(_beside_a_failure(s, 0.85), (), lines, {"count": len(empty)}, "empty", ("a batch for each",))
+
+
+# What helps where the values themselves are wrong; no loss scale is told of.
+_OF_VALUES = {"zero": ("whose weights",), "nan": ("stop",)}
 
 
 def _skipped_on_all(s: Situation) -> int:
