@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from unhang.cli.options import format_option, output_option
-from unhang.cli.run import seconds
-from unhang.cli.streams import FILE, log, wants_color, write_out
+from unhang.cli.console import FILE, format_option, log, output_option, seconds, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -178,17 +176,8 @@ def _on_nodes(via: str, nodes: str, remote: str, limit_s: float, wish: Wish, sho
     from unhang.diagnosis import judge_paths
 
     which = [wish.target] if wish.target is not None else []
-    words = [
-        remote,
-        "attach",
-        *which,
-        "--all",
-        "--for",
-        f"{wish.for_s:g}",
-        "--bundle",
-        "-",
-        *(["--native"] if wish.native else []),
-    ]
+    words = [remote, "attach", *which, "--all", "--for", f"{wish.for_s:g}", "--bundle", "-"]
+    words += ["--native"] if wish.native else []
     with tempfile.TemporaryDirectory(prefix="unhang-") as temporary:
         answers = ask_nodes(via, parse_nodes(nodes), words, Path(temporary), limit_s)
         for answer in answers:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.options import format_option, output_option
-from unhang.cli.streams import need_torch, wants_color, write_out
+from unhang.cli.console import format_option, need_torch, output_option, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:

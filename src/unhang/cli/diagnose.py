@@ -6,8 +6,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,26 +15,18 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang import remarks
-from unhang.cli.annotating import FORMATS, verdict_in
-from unhang.cli.options import format_option, output_option
-from unhang.cli.streams import FILE, Progress, Timings, log, wants_color, write_out
+from unhang.cli.console import FILE, Progress, Timings, format_option, log, output_option, wants_color, write_out
 from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
 from unhang.read.given import STDIN, Given
 from unhang.read.logs.case import case_of_outputs
 from unhang.read.logs.follow import FollowedLog, follow
-from unhang.show.reports import render
+from unhang.show.reports import FORMATS, render, verdict_in
 
 if TYPE_CHECKING:
     from unhang.read.bundle import ReadDumps
     from unhang.read.given import Opened
     from unhang.read.runs import Job
-
-
-class NoReport(WrongUsage):
-    """Nothing was named, and no run left a report here."""
-
-    help_text = "name what to judge, or start the job with 'unhang run -- COMMAND'"
 
 
 @click.command("diagnose")
@@ -90,13 +81,12 @@ def command(
         if paths:
             raise WrongUsage("--pid inspects a running job; it cannot be used with PATHS")
         return attach_pid(pid, output_format, output)
+    from unhang.cli.reports import newest_report
     from unhang.read.bundle import dump_reader, without_collector
     from unhang.read.given import given_paths, opened
 
     found = given_paths(paths)
     if follow:
-        from unhang.cli.diagnose import follow_log
-
         return follow_log(found, output_format, output)
     color = output is None and wants_color(1)
     with ExitStack() as stack:
@@ -178,25 +168,6 @@ def _compare(ours: Opened, other: str, output_format: str, read_dumps: ReadDumps
             check_one_job(given, log)
         found = compare_runs(ours, theirs, read_dumps)
     return (comparison_json(found) if output_format == "json" else render_comparison(found).encode()) + b"\n"
-
-
-def newest_report(environ: Mapping[str, str]) -> tuple[Given, ...]:
-    """The folder of the newest run where `unhang run` leaves its reports, named on stderr; several for a job of many nodes.
-
-    Raises:
-        NoReport: there is none.
-    """
-    from unhang.read.runs import began_ns, has_bundle, jobs_in, jobs_of
-    from unhang.watch.options import default_report_dir
-
-    folder = Path(environ.get("UNHANG_REPORT_DIR") or default_report_dir().parent)
-    jobs = jobs_of([folder]) if has_bundle(folder) else jobs_in(folder)
-    if not jobs:
-        raise NoReport(f"there is no report in {folder}")
-    newest = [run.path for run in jobs[0]]
-    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns(jobs[0]) / 1e9))
-    log(f"{', '.join(map(str, newest))} is the newest report, of a run that began {began}")
-    return tuple(newest)
 
 
 # `unhang diagnose --follow LOG`: a verdict as soon as a growing log gives one, and again when it says something new.

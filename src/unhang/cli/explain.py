@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from unhang.cli.options import format_option
+from unhang.cli.console import format_option
 
 FORMATS = ("text", "json")
 

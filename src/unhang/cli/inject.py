@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.options import format_option
+from unhang.cli.console import format_option
 from unhang.errors import UnreadableInput, WrongUsage
 
 if TYPE_CHECKING:

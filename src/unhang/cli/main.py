@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import click
 
 from unhang import __version__
-from unhang.cli.options import defaults_of, did_you_mean, here, renamed
-from unhang.cli.streams import give_up_stdout, hold_streams
+from unhang.cli.console import defaults_of, did_you_mean, give_up_stdout, here, hold_streams, renamed
 from unhang.errors import NoTorch, UnhangError
 from unhang.numeric import without_threads
 
@@ -77,7 +76,7 @@ def sentence(command: str) -> str:
     return f"Exit code: {'; '.join(said)}."
 
 
-# Each is `command` of the module with its name, in the order in which they are useful; each line fits 80 columns.
+# In the order in which they are useful; each line fits 80 columns.
 COMMANDS = {
     "run": "Run a training job; when it hangs, say why, and end it.",
     "attach": "Say why a running job hangs that was started without unhang.",
@@ -96,6 +95,16 @@ COMMANDS = {
     "skill": "Write a skill that teaches an agent to use unhang.",
     "mcp": "Serve commands to agents as tools (MCP).",
     "completion": "Print the completion script for your shell.",
+}
+# Each is `command` of the module with its name, or has its own name in one of these.
+_MODULES = {
+    "fix": "reports",
+    "bundle": "reports",
+    "demo": "verify",
+    "env": "lint",
+    "skill": "agents",
+    "mcp": "agents",
+    "completion": "main",
 }
 INTERRUPTED = 130
 
@@ -147,7 +156,8 @@ class LazyGroup(click.Group):
         """
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, list(COMMANDS))}", ctx)
-        command: click.Command = importlib.import_module(f"unhang.cli.{cmd_name}").command
+        module = importlib.import_module(f"unhang.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
         command.epilog = sentence(cmd_name)
         for ours in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
             ours.context_class = Context
@@ -167,6 +177,26 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, "-V", "--version", prog_name="unhang")
 def cli() -> None:
     """Find out why a distributed PyTorch job hangs: the rank, the line, the cause."""
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> int:
+    """Print the completion script for your shell.
+
+    bash: add to ~/.bashrc: eval "$(unhang completion bash)"
+
+    zsh: add to ~/.zshrc: eval "$(unhang completion zsh)"
+
+    fish: unhang completion fish > ~/.config/fish/completions/unhang.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    maker = kind(cli, {}, "unhang", "_UNHANG_COMPLETE")
+    click.echo(maker.source_template % maker.source_vars(), nl=False)
+    return 0
 
 
 def _report(text: str, help_text: str, code: int) -> int:
