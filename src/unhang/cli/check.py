@@ -238,17 +238,17 @@ def rendered(checked: Checked, output_format: str, color: bool = False) -> bytes
 
         return render_html(diagnosis, case, Situation(case).waits).encode(errors="replace")
     if output_format == "junit":
-        from unhang.show.check_report import to_junit
+        from unhang.show.preflight import to_junit
 
         return to_junit(diagnosis, checked.seconds)
-    from unhang.show.check_report import render_check
+    from unhang.show.preflight import render_check
 
     return render_check(diagnosis, case, checked.seconds, color).encode(errors="replace")
 
 
 def _code(checked: Checked, require: tuple[str, ...]) -> int:
     """The exit code; 3 where an area that must be judged was skipped."""
-    from unhang.show.check_report import skipped_areas
+    from unhang.show.preflight import skipped_areas
 
     if checked.exit_code == 0 and checked.diagnosis and set(require) & set(skipped_areas(checked.diagnosis)):
         return _CANNOT_JUDGE

@@ -144,7 +144,7 @@ def _list(
 ) -> tuple[bytes, int]:
     from unhang.read.given import SeveralRuns
     from unhang.show.paper import terminal_width
-    from unhang.show.run_list import exit_code_of, listed, render_run_list, run_list_json
+    from unhang.show.runs import exit_code_of, listed, render_run_list, run_list_json
 
     if output_format not in ("text", "json"):
         what = "a page shows" if output_format == "html" else f"--format {output_format} is made of"
@@ -161,7 +161,7 @@ def _list(
 def _compare(ours: Opened, other: str, output_format: str, read_dumps: ReadDumps) -> bytes:
     from unhang.analyze.compare import compare_runs
     from unhang.read.given import check_one_job, given_paths, opened
-    from unhang.show.comparison import comparison_json, render_comparison
+    from unhang.show.runs import comparison_json, render_comparison
 
     with opened(given_paths([other]), log) as theirs:
         for given in (ours, theirs):

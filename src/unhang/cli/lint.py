@@ -152,14 +152,14 @@ def env(
     if is_list:
         if pid or live:
             raise WrongUsage("--list shows the reference; it cannot be used with --pid or --live")
-        from unhang.show.env_report import chosen_variables, list_json, render_list
+        from unhang.show.preflight import chosen_variables, list_json, render_list
 
         chosen = chosen_variables([str(p) for p in paths])
         content = list_json(chosen) if output_format == "json" else render_list(chosen, color).encode(errors="replace")
         code = 0
     else:
         from unhang.diagnosis import NoVariables, judge_environment
-        from unhang.show.env_report import env_json, render_env
+        from unhang.show.preflight import env_json, render_env
 
         try:
             verdict, failed = judge_environment(paths, pid, live)

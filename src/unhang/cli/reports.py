@@ -116,7 +116,7 @@ def _list(output_format: str, output: Path | None) -> int:
     from unhang.errors import UnhangError
     from unhang.read.runs import Job, began_ns, jobs_in, read_report
     from unhang.show.paper import terminal_width
-    from unhang.show.run_list import ListedRun, render_run_list, run_list_json
+    from unhang.show.runs import ListedRun, render_run_list, run_list_json
 
     def listed(job: Job) -> ListedRun:
         paths, began = tuple(str(run.path) for run in job), began_ns(job)

@@ -169,10 +169,9 @@ def _verify(
     seed: int,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
-    from unhang.verify.before_after import MOST_RUNS, compare_sides, enough
+    from unhang.verify.before_after import MOST_RUNS, compare_sides, enough, verified_json, verified_text
     from unhang.verify.expectations import Expectation, default_expectations, read_expectations
     from unhang.verify.runs import can_start, runs_of
-    from unhang.verify.verify_report import verified_json, verified_text
 
     expectations = read_expectations(expect) if expect else default_expectations()
     if how.env is not None and not any(e.name == "replicas_equal" for e in expectations):
@@ -201,8 +200,7 @@ def _soak(
     how: HowToRun,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
-    from unhang.verify.judging import exit_code_of
-    from unhang.verify.runs import can_start
+    from unhang.verify.runs import can_start, exit_code_of
     from unhang.verify.soak import known_faults, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
     schedule = read_schedule(faults, known_faults(), soak_s)
@@ -214,7 +212,7 @@ def _soak(
 
 
 def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None, Path | None]) -> None:
-    from unhang.verify.verify_report import checks_junit
+    from unhang.verify.before_after import checks_junit
 
     output_format, output, junit = writing
     xml = checks_junit(checks)  # type: ignore[arg-type]

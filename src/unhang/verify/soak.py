@@ -20,10 +20,8 @@ from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.model import CAUSES
 from unhang.model.rank_sets import name_ranks
 from unhang.show.paper import duration
-from unhang.verify.before_after import Share
-from unhang.verify.judging import Check, exit_code_of, failed, passed, skipped
-from unhang.verify.runs import HowToRun, Run, make_run
-from unhang.verify.verify_report import checks_text
+from unhang.verify.before_after import Share, checks_text
+from unhang.verify.runs import Check, HowToRun, Run, exit_code_of, failed, make_run, passed, skipped
 
 SCHEMA = "unhang.soak/1"
 _INJECT = (sys.executable, "-m", "unhang", "inject")

@@ -17,10 +17,9 @@ from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import Outcome
 from unhang.model.rank_sets import name_ranks
 from unhang.verify import runs
-from unhang.verify.before_after import compare_sides, where
+from unhang.verify.before_after import compare_sides, verified_text, where
 from unhang.verify.expectations import default_expectations
 from unhang.verify.runs import HowToRun, Run
-from unhang.verify.verify_report import verified_text
 
 SCHEMA = "unhang.stories/1"
 DEFAULT = "demo"
