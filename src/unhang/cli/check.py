@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "html", "junit")
 _CANNOT_JUDGE = 3
+_END_LIMIT_S = 5.0
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -257,17 +260,15 @@ def _code(checked: Checked, require: tuple[str, ...]) -> int:
 
 def _with_ranks_here(sizes: Sequence[int]) -> int:
     """Starts this command once per rank, for each size in turn. The worst exit code of all."""
-    from unhang.check.participants import run_ranks, without_options
-
     if "RANK" in os.environ:
         raise WrongUsage("--ranks and --scale start their own ranks; leave them out under torchrun or srun")
     need_torch()
-    arguments = without_options(sys.argv[1:], ("--ranks", "--scale"))
+    arguments = _without_options(sys.argv[1:], ("--ranks", "--scale"))
     codes = []
     for size in sizes:
         if len(sizes) > 1:
             click.echo(f"unhang: {size} ranks", err=True)
-        codes.append(run_ranks(size, [sys.executable, "-m", "unhang", *arguments]))
+        codes.append(_run_ranks(size, [sys.executable, "-m", "unhang", *arguments]))
     return max(codes)
 
 
@@ -277,3 +278,61 @@ def _offer_to_end(checked: Checked) -> None:
 
     for line in end_orphans(checked.case.readings, lambda text: click.confirm(text, err=True)):
         click.echo(f"unhang: {line}", err=True)
+
+
+# Ranks on this machine.
+
+
+def _without_options(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """A command line without these options and their values."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in names:
+            skip = True
+        elif not any(argument.startswith(f"{name}=") for name in names):
+            kept.append(argument)
+    return kept
+
+
+def _run_ranks(size: int, command: Sequence[str]) -> int:
+    """Starts `command` as so many ranks of one job on loopback, and waits for all. The exit code of rank 0.
+
+    Only rank 0 writes to stdout. Blocks: as long as the command; each rank has limits of its own.
+    """
+    from unhang.check.children import for_child
+
+    started: list[subprocess.Popen[bytes]] = []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    environ = {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }  # as torchrun
+    environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    try:
+        for rank in range(size):
+            own = for_child({**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            started.append(subprocess.Popen(command, env=own, stdout=None if rank == 0 else subprocess.DEVNULL))
+        codes = [process.wait() for process in started]
+        return codes[0]
+    finally:
+        _end(started)
+
+
+def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends those that still run."""
+    running = [process for process in started if process.poll() is None]
+    for process in running:
+        process.terminate()
+    for process in running:
+        try:
+            process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

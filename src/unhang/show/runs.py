@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from unhang.analyze.compare import MUCH_SLOWER, Comparison, GroupChange, OpUse, StepTime
-from unhang.analyze.schedule import Divergence
 from unhang.diagnosis import verdict_on
 from unhang.errors import UnhangError
 from unhang.model import Case, Diagnosis, Outcome, ProcessGroup, WaitsFor
@@ -21,6 +20,10 @@ from unhang.read.runs import Job, began_ns
 from unhang.show.headline import headline
 from unhang.show.paper import Paper, duration, text_width
 from unhang.show.report_json import encoded
+
+if TYPE_CHECKING:
+    from unhang.analyze.compare import Comparison, GroupChange, OpUse, StepTime
+    from unhang.analyze.schedule import Divergence
 
 LIST_SCHEMA = "unhang.runs/1"
 COMPARISON_SCHEMA = "unhang.comparison/1"
@@ -147,6 +150,8 @@ def _answer(found: Comparison) -> str:
 
 
 def _speed(found: Comparison) -> str:
+    from unhang.analyze.compare import MUCH_SLOWER
+
     ratio = found.slowdown
     if ratio is None or 1 / MUCH_SLOWER < ratio < MUCH_SLOWER:
         return ""
