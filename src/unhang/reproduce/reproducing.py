@@ -11,10 +11,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from unhang.analyze.situation import Situation
@@ -117,16 +116,8 @@ class Trials:
     def __enter__(self) -> Trials:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextmanager
-def _trials() -> Iterator[Trials]:
-    with tempfile.TemporaryDirectory(prefix="unhang-") as folder, Trials(Path(folder)) as trials:
-        yield trials
 
 
 def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float = LIMIT_S) -> Reproduction:
@@ -138,7 +129,7 @@ def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float =
     if (wrong := wrong_result(s, diagnosis)) is not None:
         return _wrong_result(wrong, s, diagnosis, output, started)
     schedule = _cut(s, diagnosis)
-    with _trials() as trials:
+    with tempfile.TemporaryDirectory(prefix="unhang-") as folder, Trials(Path(folder)) as trials:
         spent_s = time.monotonic() - started  # a busy machine needs long to start torch, and will once more at the end
         base, small = smallest(schedule, trials, limit_s * _SHARE_OF_TRIALS - spent_s)
         for candidate in (small,) if small is base else (small, base):
@@ -188,11 +179,9 @@ def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedu
 
 def _cut(s: Situation, diagnosis: Diagnosis) -> Schedule:
     whole = cut(s, diagnosis)
-    few = few_ranks(whole)
-    if few is None:
-        raise NotReproducible(
-            f"cannot be replayed with few of its {len(whole.ranks)} ranks: their transfers hang together"
-        )
+    if (few := few_ranks(whole)) is None:
+        reason = "their transfers hang together"
+        raise NotReproducible(f"cannot be replayed with few of its {len(whole.ranks)} ranks: {reason}")
     return few
 
 

@@ -68,11 +68,8 @@ def enough(before: Sequence[Run], after: Sequence[Run]) -> str:
         return "a run failed"
     if share.total > 1:
         luck = chance_of_luck(share, passes)
-        return (
-            f"by luck so many would pass with chance {100 * luck:.0f} %"
-            if luck is not None and luck <= 1 - SURE
-            else ""
-        )
+        is_sure = luck is not None and luck <= 1 - SURE
+        return f"by luck so many would pass with chance {100 * luck:.0f} %" if is_sure and luck is not None else ""
     failed_s = [s for run in before if run.has_failed and (s := _failed_after_s(run))]
     lasted_s = sum(run.seconds or 0.0 for run in after)
     if failed_s and lasted_s >= _TIMES_AS_LONG * failed_s[0]:
@@ -155,9 +152,8 @@ def _before_fails(before: Side) -> Check:
     name = "before_fails"
     failing = [run for run in before.runs if run.has_failed]
     if not failing:
-        return failed(
-            name, f"no failure in {len(before.runs)} runs before the change, so the runs after it prove nothing"
-        )
+        none = f"no failure in {len(before.runs)} runs before the change"
+        return failed(name, f"{none}, so the runs after it prove nothing")
     with_cause = next((run for run in failing if run.findings), None)
     if with_cause is None:
         reason = f"the run before failed ({failing[0]}), but no cause is established"
@@ -183,9 +179,8 @@ def _comes_as_far(before: Side, after: Side) -> Check:
     failing = [run for run in before.runs if run.has_failed]
     ranks = [max((len(run.case.world) for run in failing), default=0), min(len(run.case.world) for run in after.runs)]
     if ranks[0] and not ranks[1]:
-        return replace(
-            skipped(name, f"nothing shows that the run after had ranks; the run before had {ranks[0]}"), is_own=True
-        )
+        reason = f"nothing shows that the run after had ranks; the run before had {ranks[0]}"
+        return replace(skipped(name, reason), is_own=True)
     if ranks[1] < ranks[0]:
         return failed(name, f"the run after had {ranks[1]} rank{'s' * (ranks[1] != 1)}, the run before {ranks[0]}")
     reached = [run.steps for run in failing if run.steps is not None]
@@ -210,17 +205,11 @@ def side_rows(sides: Sequence[Side]) -> list[tuple[str, ...]]:
         ("cause", lambda side: ", ".join(side.causes) or "none"),
         ("where", lambda side: next((where(run.findings[0]) for run in side.runs if run.findings), "") or _NOTHING),
         ("outcome", lambda side: _of_all_runs(side, lambda run: run.diagnosis.outcome.value)),
-        (
-            "exit code",
-            lambda side: _of_all_runs(side, lambda run: _NOTHING if run.exit_code is None else str(run.exit_code)),
-        ),
+        ("exit code", lambda side: _of_all_runs(side, lambda r: _NOTHING if r.exit_code is None else str(r.exit_code))),
         ("findings", lambda side: _of_all_runs(side, lambda run: str(len(run.findings)))),
         ("steps reached", lambda side: _of_all_runs(side, lambda run: str(run.steps) if run.steps else _NOTHING)),
         ("step time, median", lambda side: duration(s.median_s) if (s := side.spread) else _NOTHING),
-        (
-            "  quartiles",
-            lambda side: f"{duration(s.lower_s)} to {duration(s.upper_s)}" if (s := side.spread) else _NOTHING,
-        ),
+        ("  quartiles", lambda s: f"{duration(x.lower_s)} to {duration(x.upper_s)}" if (x := s.spread) else _NOTHING),
         ("  largest", lambda side: f"{duration(s.largest_s)} of {s.count}" if (s := side.spread) else _NOTHING),
         ("failed runs", lambda side: str(side.failures)),
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from unhang.errors import UnreadableInput, WrongUsage
+from unhang.errors import WrongUsage
 from unhang.model import CAUSES, LogEvent, Outcome
-from unhang.verify.runs import BAD_ENDS, Check, Run, failed, passed, skipped
+from unhang.verify.runs import BAD_ENDS, Check, Run, failed, passed, read_toml, skipped
 
 Settings = Mapping[str, Any]
 
@@ -55,8 +54,9 @@ def exit_code(run: Run, settings: Settings) -> Check:
         return failed("exit_code", "it took too long, and was ended")
     if run.exit_code is None:
         return skipped("exit_code", "the evidence holds no exit code")
-    judged = passed if run.exit_code == wanted else failed
-    return judged("exit_code", f"exit code {run.exit_code}" + (f", not {wanted}" if run.exit_code != wanted else ""))
+    if run.exit_code != wanted:
+        return failed("exit_code", f"exit code {run.exit_code}, not {wanted}")
+    return passed("exit_code", f"exit code {run.exit_code}")
 
 
 def steps(run: Run, settings: Settings) -> Check:
@@ -92,13 +92,10 @@ def step_time(run: Run, settings: Settings) -> Check:
         if value is not None and value > limit:
             slowest = f" {max(took, key=lambda s: took[s])}" if took and what == "step" else ""
             return failed(name, f"{what}{slowest} took {value:.3g} s, at most {limit:g} s wanted ({source})")
-        said.append(
-            "" if value is None else f"{what} at most {value:.3g} s" if what == "step" else f"median {value:.3g} s"
-        )
+        said.append("" if value is None else f"{what}{' at most' * (what == 'step')} {value:.3g} s")
     if not all(said) and run.durations and not took:
-        return skipped(
-            name, f"only {max(run.durations)} steps were seen, of which the first {skip} do not count (skip_first)"
-        )
+        seen = max(run.durations)
+        return skipped(name, f"only {seen} steps were seen, of which the first {skip} do not count (skip_first)")
     if not all(said):
         return skipped(name, "step times are not known: let 'unhang verify' make the run, or use unhang.heartbeat()")
     return passed(name, f"{', '.join(said)} ({source})")
@@ -150,9 +147,8 @@ def utilisation(run: Run, settings: Settings) -> Check:
     else:
         shares = run.trace.cpu_share if run.trace else {}
         if not shares:
-            return skipped(
-                name, "not known: give a pattern for what the job prints, or let 'unhang verify' make the run"
-            )
+            how = "give a pattern for what the job prints, or let 'unhang verify' make the run"
+            return skipped(name, f"not known: {how}")
         rank = min(shares, key=lambda r: shares[r])
         value, what = shares[rank], f"processors used by rank {rank}"
     return (passed if value >= least else failed)(name, f"{what}: {value:.3g}, at least {least:g} wanted")
@@ -318,12 +314,7 @@ def read_expectations(path: Path) -> tuple[Expectation, ...]:
         UnreadableInput: the file cannot be read, or is no TOML.
         WrongUsage: it says something that is not known.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UnreadableInput(f"{path}: {reason}") from None
-    return parse_expectations(content, str(path))
+    return parse_expectations(read_toml(path), str(path))
 
 
 def parse_expectations(content: Mapping[str, Any], where: str = "the expectations") -> tuple[Expectation, ...]:
@@ -363,5 +354,5 @@ def _expectation(name: str, settings: dict[str, Any], where: str) -> Expectation
 
 def _nearest(word: str, names: Iterable[str]) -> str:
     known = list(names)
-    near: Sequence[str] = difflib.get_close_matches(word, known, 1, 0.5)
+    near = difflib.get_close_matches(word, known, 1, 0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"

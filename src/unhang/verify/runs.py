@@ -9,16 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from unhang.diagnosis import judge_paths
-from unhang.errors import UnhangError, WrongUsage
+from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome, Verdict
 from unhang.read.runs import REPORT, holds_report, read_report
 from unhang.verify.step_times import StepTrace, StepWatch, add_last_looks, job_of, read_trace
@@ -234,6 +235,18 @@ def read_run(path: Path) -> Run:
         return found
     said = read_report(folder / REPORT)  # the program may have been mended since, and its text is part of a verdict
     return replace(found, diagnosis=replace(found.diagnosis, outcome=said.outcome, findings=said.findings))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What is written in a file.
+
+    Raises:
+        UnreadableInput: it cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UnreadableInput(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from None
 
 
 def can_start(words: Sequence[str]) -> None:
