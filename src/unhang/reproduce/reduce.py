@@ -149,14 +149,14 @@ def _run(command: list[str], values: tuple[str, ...], report_dir: Path, limits: 
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    is_over = False
+    code: int | None = None
     try:
-        code: int | None = watched.wait(limits.run_s)
+        code = watched.wait(limits.run_s)
     except subprocess.TimeoutExpired:
-        is_over, code = True, None
+        pass  # it is ended
     finally:
         _end(watched)
-    result, detail = _verdict(report_dir, code, is_over, limits)
+    result, detail = _verdict(report_dir, code, limits)
     shown = report_dir if report_dir.exists() else Path()
     return Row(values, result, detail, code, time.monotonic() - started, shlex.join(command), str(shown))
 
@@ -170,7 +170,7 @@ def _end(watched: subprocess.Popen[bytes]) -> None:
                 watched.wait(_GRACE_S)
 
 
-def _verdict(report_dir: Path, code: int | None, is_over: bool, limits: Limits) -> tuple[str, str]:
+def _verdict(report_dir: Path, code: int | None, limits: Limits) -> tuple[str, str]:
     report: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         report = json.loads((report_dir / "report.json").read_bytes())
@@ -178,7 +178,7 @@ def _verdict(report_dir: Path, code: int | None, is_over: bool, limits: Limits) 
     ranks = first.get("culprit_ranks") or []
     who = f", {name_ranks(ranks)}" if ranks else ""
     cause = f"{first['cause']}{who}" if first.get("cause") else ""
-    if is_over:
+    if code is None:
         return "over the limit", f"did not end within {limits.run_s:g} s, and no hang was seen"
     if code == 0:
         return "passed", ""
@@ -195,11 +195,8 @@ def table_text(table: Table) -> bytes:
         lines.append(f"all {len(table.rows)} runs passed")
     else:
         values = ", ".join(f"{name}={value}" for name, value in zip(table.names, failed.values, strict=True))
-        lines += [
-            f"first failure: {values or 'the command as it is'}",
-            f"  {failed.command}",
-            f"  report in {failed.report_dir}",
-        ]
+        lines += [f"first failure: {values or 'the command as it is'}", f"  {failed.command}"]
+        lines += [f"  report in {failed.report_dir}"]
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -30,6 +30,8 @@ _SHARE_OF_TRIALS = 0.6
 _FRESH_LIMIT_S = 45.0
 _START_LIMIT_S = 60.0
 PASSES, FAILS = 0, 1
+_TWO_RANKS = Schedule({0: (), 1: ()}, {}, ())  # of a call that gives a wrong result
+_NOT_RUN = "not run: whether it fails was not tried"
 
 
 class NoTrials(UnhangError):
@@ -148,9 +150,8 @@ def _wrong_result(text: str, s: Situation, diagnosis: Diagnosis, output: Path, s
         output.unlink(missing_ok=True)
         raise NotReproducible("the call gives the right result here: the tensors' memory may differ from the job's")
     is_right = _as_a_process(output, "fixed")[0] == PASSES
-    schedule = Schedule({0: (), 1: ()}, {}, ())
     ranks, seconds = len(s.case.world), time.monotonic() - started
-    return Reproduction(text, diagnosis.findings[0].title, schedule, ranks, True, is_right, 2, seconds, printed)
+    return Reproduction(text, diagnosis.findings[0].title, _TWO_RANKS, ranks, True, is_right, 2, seconds, printed)
 
 
 def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedule, Schedule]:
@@ -193,16 +194,13 @@ def write_only(s: Situation, diagnosis: Diagnosis, output: Path) -> Reproduction
     """
     if (wrong := wrong_result(s, diagnosis)) is not None:
         output.write_text(wrong)
-        notes = ["not run: whether it fails was not tried"]
-        return Reproduction(
-            wrong, diagnosis.findings[0].title, Schedule({0: (), 1: ()}, {}, ()), len(s.case.world), notes=notes
-        )
+        return Reproduction(wrong, diagnosis.findings[0].title, _TWO_RANKS, len(s.case.world), notes=[_NOT_RUN])
     schedule = _cut(s, diagnosis)
     schedule = schedule.without(schedule.keys).fronts_only()
     title = describe(schedule)
     text = render(schedule, title, _note(diagnosis, schedule), with_fix=True)
     output.write_text(text)
-    return Reproduction(text, title, schedule, len(s.case.world), notes=["not run: whether it fails was not tried"])
+    return Reproduction(text, title, schedule, len(s.case.world), notes=[_NOT_RUN])
 
 
 def _variants(schedule: Schedule) -> Iterator[Schedule]:
@@ -231,10 +229,8 @@ def _final(
     trials: Trials, schedule: Schedule, diagnosis: Diagnosis, output: Path, ranks_recorded: int
 ) -> Reproduction | None:
     """The program as it is left behind, run once more as a fresh process; None if it does not fail."""
-    title = describe(schedule)
-    fix_passes = None
-    fix = schedule.fix()
-    if fix:
+    title, fix_passes = describe(schedule), None
+    if schedule.fix():
         fixed = render(schedule, title, _note(diagnosis, schedule), with_fix=True)
         fix_passes = trials.run(fixed, "fixed")[0] == PASSES
     text = render(schedule, title, _note(diagnosis, schedule), with_fix=bool(fix_passes))
@@ -244,10 +240,8 @@ def _final(
         return Reproduction(text, title, schedule, ranks_recorded, True, fix_passes, output=printed)
     output.unlink(missing_ok=True)
     if code is None:
-        raise NotReproducible(
-            f"the program failed in the trials, but as a process of its own it did not end within {_FRESH_LIMIT_S:g} s: "
-            "this machine is too busy to tell"
-        )
+        late = f"it did not end within {_FRESH_LIMIT_S:g} s: this machine is too busy to tell"
+        raise NotReproducible(f"the program failed in the trials, but as a process of its own {late}")
     return None
 
 
@@ -333,9 +327,8 @@ def made_text(made: Reproduction, path: Path) -> bytes:
         f"  run      fails the same way: python {path} ends with exit code 1 ({made.trials} trials in {made.seconds:.0f} s)",
     ]
     if made.fix_passes:
-        what = (
-            "the calls that the ranks should have made" if any(made.schedule.steps.values()) else "tensors in one piece"
-        )
+        has_calls = any(made.schedule.steps.values())
+        what = "the calls that the ranks should have made" if has_calls else "tensors in one piece"
         text.append(f"  fix      passes: python {path} fixed, {what}")
     text += [f"  note     {note}" for note in made.notes]
     return ("\n".join(text) + "\n").encode()

@@ -74,9 +74,8 @@ def cut(s: Situation, diagnosis: Diagnosis, calls_before: int = CALLS_BEFORE) ->
     culprits = tuple(c for c in finding.culprit_ranks if c in recorded.steps)
     kept = Schedule(recorded.steps, recorded.groups, culprits).without(recorded.completed(calls_before))
     if not kept.expected:
-        raise NotReproducible(
-            "nothing to replay: no rank is left in a call, or all made the same ones and a device or the network did not complete them"
-        )
+        why = "no rank is left in a call, or all made the same ones and a device or the network did not complete them"
+        raise NotReproducible(f"nothing to replay: {why}")
     if not kept.waiting:
         raise NotReproducible(f"nothing to replay: no rank waits in a call for another ({finding.title})")
     if not culprits:
@@ -94,9 +93,8 @@ def _finding(diagnosis: Diagnosis) -> Finding:
         raise NotReproducible(f"cannot be replayed: no rank is named as the cause ({finding.title})")
     for reason, causes in _NOT_IN_A_SCHEDULE.items():
         if finding.cause in causes:
-            raise NotReproducible(
-                f"cannot be replayed from the ranks' calls: {reason} ({finding.cause}: {finding.title})"
-            )
+            why = f"{reason} ({finding.cause}: {finding.title})"
+            raise NotReproducible(f"cannot be replayed from the ranks' calls: {why}")
     return finding
 
 
@@ -161,10 +159,9 @@ class _Recorded:
         if call.is_p2p or op in P2P:
             return _transfer(call.rank, op, call.peer, 0, sum(numels(call.in_sizes or call.out_sizes)), done, place)
         if op not in COLLECTIVES:
-            if done:
-                op = "barrier"
-            else:
+            if not done:
                 raise NotReproducible(f"cannot be replayed: gloo has nothing like {call.op}")
+            op = "barrier"
         is_scattered = op in ("reduce_scatter_tensor", "scatter")
         size = sum(numels(call.out_sizes if is_scattered else call.in_sizes))
         if op == "all_to_all":
@@ -225,10 +222,8 @@ class _Recorded:
             is_alike = len({s.agreed for s in made.values()}) == 1
             if is_alike and (is_shown or (set(made) >= set(members) and key not in held)):
                 settled.add(key)
-        self.steps = {
-            r: tuple(replace(s, is_done=s.is_done or s.key in settled) for s in steps)
-            for r, steps in self.steps.items()
-        }
+        for rank, steps in self.steps.items():
+            self.steps[rank] = tuple(replace(s, is_done=s.is_done or s.key in settled) for s in steps)
 
     def _add_what_culprits_do(self) -> None:
         late = {r.rank: r for r in self._s.late}

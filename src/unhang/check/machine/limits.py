@@ -105,11 +105,8 @@ def limits() -> Iterator[Reading]:
         if name == "nofile":
             fields["open"] = open_files()
         if name == "memlock":
-            fields |= {
-                "rdma_devices": len(rdma_devices()),
-                "is_exempt": has_capability(CAP_IPC_LOCK),
-                "gpus": gpu_count(),
-            }
+            fields |= {"rdma_devices": len(rdma_devices()), "is_exempt": has_capability(CAP_IPC_LOCK)}
+            fields["gpus"] = gpu_count()
         yield Reading("machine.limit", name, fields)
 
 
@@ -215,12 +212,8 @@ def tracing() -> Iterator[Reading]:
         problem = str(limited(_try, _TRACE_LIMIT_S))
     except (TookTooLong, RuntimeError) as error:
         raise OSError(f"it could not be tried: {error}") from error
-    fields: dict[str, Value] = {
-        "scope": _yama_scope(),
-        "has_capability": has_capability(CAP_SYS_PTRACE),
-        "problem": problem,
-    }
-    yield Reading("machine.tracing", "", fields)
+    able = has_capability(CAP_SYS_PTRACE)
+    yield Reading("machine.tracing", "", {"scope": _yama_scope(), "has_capability": able, "problem": problem})
 
 
 def _yama_scope() -> int | None:

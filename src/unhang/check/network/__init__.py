@@ -159,9 +159,8 @@ def nccl_choice(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> 
             first = (usable or addressed)[0]
             return _choice("nccl", how if asked else "order", asked or how, first, _of(family, first))
         if asked:
-            return Choice(
-                "nccl", _NCCL, asked, fitting[0].name if fitting else "", problem="no address" if fitting else "absent"
-            )
+            name, problem = (fitting[0].name, "no address") if fitting else ("", "absent")
+            return Choice("nccl", _NCCL, asked, name, problem=problem)
     return Choice("nccl", "order", "", problem="no address")
 
 
@@ -255,9 +254,8 @@ def read_pairs(
         tour = _Tour(participants, endpoints, time.monotonic() + _budget_s(len(endpoints)))
         found = tour.rounds() if speaks else {}
         limit_s = _budget_s(len(endpoints)) + _GRACE_S
-        everyone = participants.exchange(
-            "network/pairs", {str(rank): tables for rank, tables in found.items()}, limit_s
-        )
+        measured = {str(rank): tables for rank, tables in found.items()}
+        everyone = participants.exchange("network/pairs", measured, limit_s)
         doubtful = _suspects(everyone, endpoints)
         if doubtful:
             found = tour.again(doubtful, found) if speaks else {}
@@ -265,9 +263,8 @@ def read_pairs(
     for tables in found.values():
         yield from (_reading(member.host, member.rank, fields) for fields in tables)
     if speaks and len(found) < tour.planned:
-        yield Unavailable(
-            PAIR, f"{member.host}: {tour.planned - len(found)} of {tour.planned} ways were not tested in time"
-        )
+        left = f"{tour.planned - len(found)} of {tour.planned} ways were not tested in time"
+        yield Unavailable(PAIR, f"{member.host}: {left}")
 
 
 def _budget_s(hosts: int) -> float:

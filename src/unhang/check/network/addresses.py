@@ -196,9 +196,8 @@ def read_master(context: Context, interfaces: tuple[Interface, ...]) -> Iterator
         "families": " ".join(sorted({family_of(a) for a in found.addresses})),
     }
     if interfaces:
-        fields["own_families"] = " ".join(
-            sorted({family_of(a) for i in interfaces for a in i.addresses if is_of_use(a)})
-        )
+        own_families = {family_of(a) for i in interfaces for a in i.addresses if is_of_use(a)}
+        fields["own_families"] = " ".join(sorted(own_families))
     if found.addresses:
         fields |= way_to(found.addresses, interfaces)
     if context.participants.is_alone and member.world_size > 1 and member.rank != 0 and member.port and found.addresses:

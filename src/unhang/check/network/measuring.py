@@ -193,9 +193,8 @@ def _bulk(address: str, port: int, token: bytes) -> Fields:
         "bulk_lost": state.lost,
     }
     if came < min(sent, 2 * max(536, state.mss_bytes)):
-        passing = next(
-            (size for size in _SMALL_SEGMENTS if size < state.mss_bytes and _passes(address, port, token, size)), None
-        )
+        smaller = (size for size in _SMALL_SEGMENTS if size < state.mss_bytes)
+        passing = next((size for size in smaller if _passes(address, port, token, size)), None)
         if not _passes(address, port, token):
             fields |= {"stalled": True, "passing_mss_bytes": passing}
     return fields
