@@ -308,12 +308,7 @@ def _run_ranks(size: int, command: Sequence[str]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    environ = {
-        "OMP_NUM_THREADS": "1",
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }  # as torchrun
+    environ = {"OMP_NUM_THREADS": "1", **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     try:
         for rank in range(size):

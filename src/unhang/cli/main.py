@@ -204,10 +204,6 @@ def _report(text: str, help_text: str, code: int) -> int:
     return code
 
 
-def _of_ours(error: UnhangError, name: str) -> int:
-    return _report(str(error), error.help_text.replace("unhang COMMAND", f"unhang {name}"), error.exit_code)
-
-
 def _of_click(error: click.ClickException) -> int:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
@@ -267,7 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(arguments, prog_name="unhang", standalone_mode=False)
         sys.stdout.flush()
     except UnhangError as error:
-        return _of_ours(error, next(iter(sys.argv[1:] if arguments is None else arguments), ""))
+        name = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        return _report(str(error), error.help_text.replace("unhang COMMAND", f"unhang {name}"), error.exit_code)
     except click.ClickException as error:
         return _of_click(error)
     except (click.Abort, KeyboardInterrupt):

@@ -22,63 +22,43 @@ FORMATS = ("text", "json", "junit")
 _HERE = "--"
 
 
-def _options(function: click.decorators.FC) -> click.decorators.FC:
-    """The options of the command, in the order of its help."""
-    options = (
-        click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle."),
-        click.option(
-            "--before-command", metavar="TEXT", help="Make the runs before the change with this command line."
-        ),
-        click.option(
-            "--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'."
-        ),
-        click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML."),
-        click.option(
-            "--repeat",
-            type=click.IntRange(1, 1000),
-            metavar="N",
-            default=1,
-            show_default=True,
-            help="How often to run a command.",
-        ),
-        click.option(
-            "--until-significant",
-            is_flag=True,
-            help="Repeat the run after until it fails, or until it is unlikely (5 %) to have passed by luck; --repeat is the maximum.",
-        ),
-        click.option(
-            "--replicas",
-            "compares_replicas",
-            is_flag=True,
-            help="Also compare the models that DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
-        ),
-        click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between."),
-        click.option(
-            "--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file."
-        ),
-        click.option(
-            "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/verify-<time>]."
-        ),
-        click.option(
-            "--run-limit", type=seconds, default=3600.0, metavar="SECONDS", help="End a run after this [3600]."
-        ),
-        click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
-        click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
-        click.option(
-            "--seed", type=int, metavar="N", default=0, show_default=True, help="The seed of the bootstrap interval."
-        ),
-        click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr."),
-        click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
-        format_option(FORMATS),
-        output_option(),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
 @click.command("verify", context_settings={"allow_interspersed_args": False})
-@_options
+@click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle.")
+@click.option("--before-command", metavar="TEXT", help="Make the runs before the change with this command line.")
+@click.option("--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'.")
+@click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="How often to run a command.",
+)
+@click.option(
+    "--until-significant",
+    is_flag=True,
+    help="Repeat the run after until it fails, or until it is unlikely (5 %) to have passed by luck; --repeat is the maximum.",
+)
+@click.option(
+    "--replicas",
+    "compares_replicas",
+    is_flag=True,
+    help="Also compare the models that DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
+)
+@click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between.")
+@click.option("--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file.")
+@click.option(
+    "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/verify-<time>]."
+)
+@click.option("--run-limit", type=seconds, default=3600.0, metavar="SECONDS", help="End a run after this [3600].")
+@click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
+@click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
+@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="The seed of the bootstrap interval.")
+@click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr.")
+@click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML.")
+@format_option(FORMATS)
+@output_option()
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def command(
     before: tuple[str, ...],

@@ -181,8 +181,9 @@ def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedu
 def _cut(s: Situation, diagnosis: Diagnosis) -> Schedule:
     whole = cut(s, diagnosis)
     if (few := few_ranks(whole)) is None:
-        reason = "their transfers hang together"
-        raise NotReproducible(f"cannot be replayed with few of its {len(whole.ranks)} ranks: {reason}")
+        raise NotReproducible(
+            f"cannot be replayed with few of its {len(whole.ranks)} ranks: their transfers hang together"
+        )
     return few
 
 
@@ -240,8 +241,10 @@ def _final(
         return Reproduction(text, title, schedule, ranks_recorded, True, fix_passes, output=printed)
     output.unlink(missing_ok=True)
     if code is None:
-        late = f"it did not end within {_FRESH_LIMIT_S:g} s: this machine is too busy to tell"
-        raise NotReproducible(f"the program failed in the trials, but as a process of its own {late}")
+        raise NotReproducible(
+            f"the program failed in the trials, but as a process of its own it did not end within {_FRESH_LIMIT_S:g} s: "
+            "this machine is too busy to tell"
+        )
     return None
 
 

@@ -74,8 +74,9 @@ def cut(s: Situation, diagnosis: Diagnosis, calls_before: int = CALLS_BEFORE) ->
     culprits = tuple(c for c in finding.culprit_ranks if c in recorded.steps)
     kept = Schedule(recorded.steps, recorded.groups, culprits).without(recorded.completed(calls_before))
     if not kept.expected:
-        why = "no rank is left in a call, or all made the same ones and a device or the network did not complete them"
-        raise NotReproducible(f"nothing to replay: {why}")
+        raise NotReproducible(
+            "nothing to replay: no rank is left in a call, or all made the same ones and a device or the network did not complete them"
+        )
     if not kept.waiting:
         raise NotReproducible(f"nothing to replay: no rank waits in a call for another ({finding.title})")
     if not culprits:
@@ -93,8 +94,9 @@ def _finding(diagnosis: Diagnosis) -> Finding:
         raise NotReproducible(f"cannot be replayed: no rank is named as the cause ({finding.title})")
     for reason, causes in _NOT_IN_A_SCHEDULE.items():
         if finding.cause in causes:
-            why = f"{reason} ({finding.cause}: {finding.title})"
-            raise NotReproducible(f"cannot be replayed from the ranks' calls: {why}")
+            raise NotReproducible(
+                f"cannot be replayed from the ranks' calls: {reason} ({finding.cause}: {finding.title})"
+            )
     return finding
 
 

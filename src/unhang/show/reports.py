@@ -40,9 +40,8 @@ def render(judged: Judged, output_format: str, color: bool = False, is_file: boo
         from unhang.show.paper import terminal_width
         from unhang.show.text import render_text
 
-        content = render_text(diagnosis, case, waits, color, terminal=0 if is_file else terminal_width()).encode(
-            errors="replace"
-        )
+        text = render_text(diagnosis, case, waits, color, terminal=0 if is_file else terminal_width())
+        content = text.encode(errors="replace")
     return content if content.endswith(b"\n") else content + b"\n"
 
 

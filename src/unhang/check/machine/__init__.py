@@ -230,8 +230,6 @@ def recognised(text: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield pattern.kind, named
 
 
-# The area.
-
 SCOPE = "rank"
 LIMIT_S = 25.0
 

@@ -263,8 +263,9 @@ def read_pairs(
     for tables in found.values():
         yield from (_reading(member.host, member.rank, fields) for fields in tables)
     if speaks and len(found) < tour.planned:
-        left = f"{tour.planned - len(found)} of {tour.planned} ways were not tested in time"
-        yield Unavailable(PAIR, f"{member.host}: {left}")
+        yield Unavailable(
+            PAIR, f"{member.host}: {tour.planned - len(found)} of {tour.planned} ways were not tested in time"
+        )
 
 
 def _budget_s(hosts: int) -> float:
