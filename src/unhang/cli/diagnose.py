@@ -16,6 +16,7 @@ import click
 
 from unhang import remarks
 from unhang.cli.console import FILE, Progress, Timings, format_option, log, output_option, wants_color, write_out
+from unhang.cli.reports import newest_report
 from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
 from unhang.read.given import STDIN, Given
@@ -81,7 +82,6 @@ def command(
         if paths:
             raise WrongUsage("--pid inspects a running job; it cannot be used with PATHS")
         return attach_pid(pid, output_format, output)
-    from unhang.cli.reports import newest_report
     from unhang.read.bundle import dump_reader, without_collector
     from unhang.read.given import given_paths, opened
 

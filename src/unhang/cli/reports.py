@@ -133,10 +133,8 @@ def _list(output_format: str, output: Path | None) -> int:
     if not runs and output_format == "text":
         raise NoReport(f"there is no report in {folder}")
     color, terminal = output is None and wants_color(1), terminal_width() if output is None and os.isatty(1) else 0
-    if output_format == "json":
-        content = run_list_json(runs)
-    else:
-        content = render_run_list(runs, color, terminal).encode(errors="replace")
+    as_text = output_format == "text"
+    content = render_run_list(runs, color, terminal).encode(errors="replace") if as_text else run_list_json(runs)
     write_out(content + b"\n", output)
     sys.stdout.flush()
     return 0

@@ -23,7 +23,7 @@ from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome, Verdict
 from unhang.read.runs import REPORT, holds_report, read_report
 from unhang.verify.step_times import StepTrace, StepWatch, add_last_looks, job_of, read_trace
-from unhang.watch.process import children_of
+from unhang.watch.process_tree import descendants_of
 
 BAD_ENDS = (Outcome.HANG, Outcome.CRASH, Outcome.STRAGGLER, Outcome.INTERRUPTED)
 _END_S = 30.0
@@ -202,7 +202,7 @@ def _end(process: subprocess.Popen[str], signo: signal.Signals) -> None:
     """Ends `unhang run`, which ends the job: gently first; SIGINT may be ignored, as it is under nohup; at last all below it."""
     unhang_run = job[0] if (job := job_of(process.pid)) else process.pid
     for number, patience_s in ((signo, _END_S / 3), (signal.SIGTERM, _END_S / 3), (signal.SIGKILL, _END_S / 3)):
-        victims = _below(unhang_run) if number == signal.SIGKILL else [unhang_run]
+        victims = [p.pid for p in descendants_of(unhang_run)] if number == signal.SIGKILL else [unhang_run]
         for pid in victims:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -211,14 +211,6 @@ def _end(process: subprocess.Popen[str], signo: signal.Signals) -> None:
             return
     process.kill()
     process.wait()
-
-
-def _below(pid: int) -> list[int]:
-    """The processes below one, parents first."""
-    found: list[int] = []
-    for child in children_of(pid):
-        found += [child, *_below(child)]
-    return found
 
 
 def read_run(path: Path) -> Run:
