@@ -149,14 +149,14 @@ def _run(command: list[str], values: tuple[str, ...], report_dir: Path, limits: 
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    code: int | None = None
+    is_over = False
     try:
-        code = watched.wait(limits.run_s)
+        code: int | None = watched.wait(limits.run_s)
     except subprocess.TimeoutExpired:
-        pass  # it is ended
+        is_over, code = True, None
     finally:
         _end(watched)
-    result, detail = _verdict(report_dir, code, limits)
+    result, detail = _verdict(report_dir, code, is_over, limits)
     shown = report_dir if report_dir.exists() else Path()
     return Row(values, result, detail, code, time.monotonic() - started, shlex.join(command), str(shown))
 
@@ -170,7 +170,7 @@ def _end(watched: subprocess.Popen[bytes]) -> None:
                 watched.wait(_GRACE_S)
 
 
-def _verdict(report_dir: Path, code: int | None, limits: Limits) -> tuple[str, str]:
+def _verdict(report_dir: Path, code: int | None, is_over: bool, limits: Limits) -> tuple[str, str]:
     report: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         report = json.loads((report_dir / "report.json").read_bytes())
@@ -178,7 +178,7 @@ def _verdict(report_dir: Path, code: int | None, limits: Limits) -> tuple[str, s
     ranks = first.get("culprit_ranks") or []
     who = f", {name_ranks(ranks)}" if ranks else ""
     cause = f"{first['cause']}{who}" if first.get("cause") else ""
-    if code is None:
+    if is_over:
         return "over the limit", f"did not end within {limits.run_s:g} s, and no hang was seen"
     if code == 0:
         return "passed", ""
