@@ -97,7 +97,13 @@ def command(
         raise WrongUsage(
             "--until-significant needs a run before that failed, and a command: --before PATH --after -- COMMAND..."
         )
-    env = _compared(bool(command_line or before_command)) if compares_replicas else None
+    env = None
+    if compares_replicas:
+        from unhang.inside.integrations.ddp_replicas import environment
+
+        if not (command_line or before_command):
+            raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
+        env = environment(os.environ)
     how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
     if soak is not None and faults is not None:
@@ -128,15 +134,6 @@ def _check(
         raise WrongUsage("there is no run after: use --after PATH, or -- COMMAND...")
     if before and before_command:
         raise WrongUsage("--before and --before-command cannot be used together")
-
-
-def _compared(has_command: bool) -> dict[str, str]:
-    """The environment of jobs whose replicas are compared."""
-    from unhang.inside.integrations.ddp_replicas import environment
-
-    if not has_command:
-        raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
-    return environment(os.environ)
 
 
 def _verify(

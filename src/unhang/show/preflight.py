@@ -276,20 +276,14 @@ def _facts(v: Variable) -> str:
     return ", ".join(f for f in facts if f)
 
 
+_OPTIONAL = {"default": "default", "since": "since", "until": "until", "renamed_to": "now", "meaning": "meaning"}
+
+
 def list_json(chosen: Sequence[Variable]) -> bytes:
     """The reference as UTF-8 JSON."""
     entries = [
-        {
-            "name": v.name,
-            "library": v.library,
-            "type": v.type,
-            "accepts": v.accepts,
-            "default": v.default or None,
-            "since": v.since or None,
-            "until": v.until or None,
-            "renamed_to": v.now or None,
-            "meaning": v.meaning or None,
-        }
+        {"name": v.name, "library": v.library, "type": v.type, "accepts": v.accepts}
+        | {key: getattr(v, name) or None for key, name in _OPTIONAL.items()}
         for v in chosen
     ]
     return encoded({"schema": LIST_SCHEMA, "tables": _tables(), "variables": entries}) + b"\n"
