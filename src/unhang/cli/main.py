@@ -8,12 +8,13 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import click
 
 from unhang import __version__
-from unhang.cli.console import defaults_of, did_you_mean, give_up_stdout, here, hold_streams, renamed
-from unhang.errors import NoTorch, UnhangError
+from unhang.cli.console import did_you_mean, give_up_stdout, hold_streams
+from unhang.errors import NoTorch, UnhangError, WrongUsage
 from unhang.numeric import without_threads
 
 # The exit codes of all commands, in one table: the help, the page and the manual are made from it.
@@ -108,6 +109,17 @@ _MODULES = {
 }
 INTERRUPTED = 130
 
+# Old name -> name. An old name goes on working, and no help shows it.
+RENAMED = {"output-format": "format"}
+# What starts other programs, ends processes or overwrites files is asked for by a person, not by a file that lies there.
+ONLY_BY_HAND = frozenset({"via", "nodes", "remote", "before-command", "end-orphans", "force", "apply", "pid"})
+_OWN_TABLE = "lint"  # it has settings of its own, read where the code is
+
+
+def renamed(name: str) -> str:
+    """The name of an option today."""
+    return RENAMED.get(name, name)
+
 
 _UNBROKEN = "\N{NON-BREAKING HYPHEN}"
 
@@ -197,6 +209,74 @@ def completion(shell: str) -> int:
     maker = kind(cli, {}, "unhang", "_UNHANG_COMPLETE")
     click.echo(maker.source_template % maker.source_vars(), nl=False)
     return 0
+
+
+# Defaults of options, from `[tool.unhang]` of the user's pyproject.toml.
+
+
+def defaults_of(name: str, command: click.Command, environ: Mapping[str, str], start: Path) -> dict[str, object]:
+    """Defaults of one command's options, by parameter: those of `[tool.unhang.NAME]` in the nearest pyproject.toml.
+
+    An option that a variable UNHANG_<OPTION> sets is left to it.
+
+    Raises:
+        WrongUsage: the file is no TOML, or it has a key or a value that makes no sense.
+    """
+    from unhang.read.files import nearest_table
+
+    path, tables = nearest_table(start)
+    if path is None:
+        return {}
+    _check_tables(path, tables)
+    if name == _OWN_TABLE or not isinstance(tables.get(name), dict):
+        return {}
+    where, found = f"{path}: [tool.unhang.{name}]", dict[str, object]()
+    options = {opt[2:]: p for p in command.params if isinstance(p, click.Option) for opt in p.opts if opt[:2] == "--"}
+    for key, value in tables[name].items():
+        if key in ONLY_BY_HAND and key in options:
+            raise WrongUsage(f"{where} may not set {key!r}: it can only be set on the command line")
+        if key not in options:
+            raise WrongUsage(f"{where} has no key {key!r}{did_you_mean(key, list(options))}")
+        if f"UNHANG_{key.upper().replace('-', '_')}" not in environ:
+            found[options[key].name or key] = _value(where, key, value, options[key])
+    return found
+
+
+def _check_tables(path: Path, tables: Mapping[str, object]) -> None:
+    for key, value in tables.items():
+        if key not in COMMANDS:
+            raise WrongUsage(f"{path}: [tool.unhang] has no key {key!r}{did_you_mean(key, list(COMMANDS))}")
+        if not isinstance(value, dict):
+            raise WrongUsage(f"{path}: {key!r} of [tool.unhang] must be a table, [tool.unhang.{key}]")
+
+
+def _value(where: str, key: str, value: object, option: click.Option) -> object:
+    """What the option takes: a truth for a flag, a list where it may be repeated, else the text that a person would type."""
+    if option.is_flag:
+        wanted, is_right = "true or false", isinstance(value, bool)
+    elif option.multiple:
+        wanted, is_right = "a list of texts", isinstance(value, list) and all(isinstance(v, str) for v in value)
+    else:
+        wanted, is_right = "a text or a number", isinstance(value, str | int | float) and not isinstance(value, bool)
+    if not is_right:
+        raise WrongUsage(f"{where} {key!r} must be {wanted}")
+    plain = value if option.is_flag or option.multiple else str(value)
+    try:
+        option.type_cast_value(click.Context(click.Command(key)), plain)
+    except click.BadParameter as error:
+        raise WrongUsage(f"{where} {key!r}: {error.message.rstrip('.')}") from None
+    return plain
+
+
+def here() -> Path:
+    """The working folder; the root where it is gone."""
+    try:
+        return Path(os.getcwd())
+    except OSError:
+        return Path("/")
+
+
+# Errors become one line and an exit code.
 
 
 def _report(text: str, help_text: str, code: int) -> int:
