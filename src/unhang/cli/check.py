@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -302,6 +300,9 @@ def _run_ranks(size: int, command: Sequence[str]) -> int:
 
     Only rank 0 writes to stdout. Blocks: as long as the command; each rank has limits of its own.
     """
+    import socket
+    import subprocess
+
     from unhang.check.children import for_child
 
     started: list[subprocess.Popen[bytes]] = []
@@ -317,17 +318,12 @@ def _run_ranks(size: int, command: Sequence[str]) -> int:
         codes = [process.wait() for process in started]
         return codes[0]
     finally:
-        _end(started)
-
-
-def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends those that still run."""
-    running = [process for process in started if process.poll() is None]
-    for process in running:
-        process.terminate()
-    for process in running:
-        try:
-            process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        running = [process for process in started if process.poll() is None]
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
