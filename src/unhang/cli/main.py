@@ -1,4 +1,4 @@
-"""The `unhang` command. Commands are imported when they are used; errors become one line and an exit code here."""
+"""The `unhang` command. Commands are imported when used, options get the defaults of the user, errors become one line and an exit code."""
 
 from __future__ import annotations
 
