@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from unhang.attach.pack import pack_to
-from unhang.cli.bundle import command
 from unhang.cli.diagnose import command as diagnose
+from unhang.cli.reports import bundle as command
 from unhang.errors import NotEvidence
 from unhang.read.redact import redact_text
 

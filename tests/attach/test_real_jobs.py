@@ -17,8 +17,8 @@ from tests.ports import free_port
 from tests.slowness import slowness
 from unhang.attach import looks
 from unhang.attach.attaching import Wish, jobs_wanted, watch
-from unhang.cli.bundle import command as bundle
 from unhang.cli.diagnose import command as diagnose
+from unhang.cli.reports import bundle
 from unhang.model import Outcome
 from unhang.watch.process_tree import descendants_of
 

@@ -10,7 +10,7 @@ from unhang.check.areas import CheckOptions
 from unhang.check.checking import amount, chosen, judged, parse_plan
 from unhang.errors import WrongUsage
 from unhang.model import Case
-from unhang.show.check_report import render_check, skipped_areas, to_junit
+from unhang.show.preflight import render_check, skipped_areas, to_junit
 from unhang.testing import read, readings_case
 
 HEALTHY = readings_case(read("setup.job here", nodes=1, ranks_per_node=1), absent={"devices": "no driver is loaded"})

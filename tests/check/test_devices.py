@@ -17,9 +17,8 @@ from tests.check.fake_nvml import CARD, FakeNvml
 from tests.check.forked import forked
 from unhang.check import devices as area
 from unhang.check import devices as probe
-from unhang.check.areas import CheckOptions, Context
+from unhang.check.areas import CheckOptions, Context, Member, Participants
 from unhang.check.checking import check, judged, setup_of
-from unhang.check.participants import Member, Participants
 from unhang.model import Case, Finding, Job, RankEvidence, RankIdentity, Reading, Unavailable
 from unhang.rules.registry import all_rules
 

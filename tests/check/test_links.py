@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.check.collectives_ranks import store
-from unhang.check.areas import CheckOptions, Context
+from unhang.check.areas import CheckOptions, Context, Member, Participants, meet
 from unhang.check.links import search_links
 from unhang.check.links.worker import chunk_elements
-from unhang.check.participants import Member, Participants, meet
 from unhang.model import Reading
 
 pytestmark = pytest.mark.usefixtures("warm_workers")

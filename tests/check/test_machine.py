@@ -16,10 +16,10 @@ import pytest
 from tests.check.forked import forked
 from tests.slowness import slowness
 from unhang.check import machine
+from unhang.check import machine as kernel_log
 from unhang.check.areas import CheckOptions
 from unhang.check.checking import check
-from unhang.check.machine import kernel_log
-from unhang.check.machine.kernel_log import KernelMessage
+from unhang.check.machine import KernelMessage
 from unhang.model import Reading
 from unhang.rules.registry import all_rules
 
@@ -232,8 +232,7 @@ def test_what_cannot_be_read_is_skipped_with_its_reason(monkeypatch: pytest.Monk
 
 def test_one_rank_reads_for_its_host() -> None:
     """The others tell only what is their own: cores and limits."""
-    from unhang.check.areas import Context
-    from unhang.check.participants import Member, Participants
+    from unhang.check.areas import Context, Member, Participants
 
     member = Member(rank=1, world_size=2, local_rank=1)
     facts = list(machine.probe(Context(Participants(member), CheckOptions(), {})))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.logs import corpus
-from unhang.check.machine.kernel_log import DAY_S, KernelMessage, kernel_readings, recognised
+from unhang.check.machine import DAY_S, KernelMessage, kernel_readings, recognised
 from unhang.read.logs.patterns import table
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from tests.check.test_participants import together
-from unhang.check.areas import CheckOptions, Context
-from unhang.check.machine.clock import read_offset
+from unhang.check.areas import CheckOptions, Context, Participants
+from unhang.check.machine import read_offset
 from unhang.check.machine.folders import read_shared
-from unhang.check.participants import Participants
 from unhang.model import Reading, Unavailable
 
 _LIMIT_S = 50
@@ -85,7 +84,7 @@ _PROGRAM = """
 import fcntl, os, sys
 from pathlib import Path
 from unhang.cli.main import main
-from unhang.check import participants as party
+from unhang.check import areas as party
 
 class FileStore:
     def __init__(self, folder):

@@ -11,13 +11,11 @@ import pytest
 
 from tests.check.test_participants import together
 from unhang.check import network
-from unhang.check.areas import CheckOptions
+from unhang.check.areas import CheckOptions, Member, Participants
 from unhang.check.checking import check
-from unhang.check.network import peers_of, read_pairs
-from unhang.check.network.addresses import Choice, Resolved, can_bind, fits, gloo_choice, nccl_choice
-from unhang.check.network.interfaces import Interface
+from unhang.check.network import Choice, fits, gloo_choice, nccl_choice, peers_of, read_pairs
+from unhang.check.network.addresses import Interface, Resolved, can_bind
 from unhang.check.network.measuring import TOKEN_BYTES, Endpoint, Listening, better, flat, measure, port_range
-from unhang.check.participants import Member, Participants
 from unhang.model import Reading
 from unhang.rules.machine.pairs import Ways, host_in_all
 

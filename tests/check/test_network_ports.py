@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.check.areas import CheckOptions, Context
+from unhang.check.areas import CheckOptions, Context, Member, Participants
 from unhang.check.network.ports import end_orphans, ports_of, read_holder, read_ports
-from unhang.check.participants import Member, Participants
 from unhang.model import Reading
 
 _LISTEN = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unhang.check.participants import CannotMeet, Member, Participants, meet, member_from
+from unhang.check.areas import CannotMeet, Member, Participants, meet, member_from
 
 
 class MemoryStore:
@@ -96,7 +96,7 @@ class _Patient(MemoryStore):
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unhang.check.participants._GRACE_S", 1.0)
+    monkeypatch.setattr("unhang.check.areas._GRACE_S", 1.0)
 
 
 class _Broken(MemoryStore):

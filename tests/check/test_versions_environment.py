@@ -20,9 +20,8 @@ from tests.check.forked import forked
 from tests.slowness import slowness
 from unhang.check import environment, versions
 from unhang.check import versions as packages
-from unhang.check.areas import CheckOptions, Context
+from unhang.check.areas import CheckOptions, Context, Member, Participants
 from unhang.check.checking import check, judged
-from unhang.check.participants import Member, Participants
 from unhang.model import Case, Finding, Job, RankEvidence, RankIdentity, Reading
 from unhang.rules.registry import all_rules
 from unhang.show.report_json import to_json

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unhang.cli.demo import command
+from unhang.cli.verify import demo as command
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import CAUSES
 from unhang.verify.runs import HowToRun

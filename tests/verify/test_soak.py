@@ -14,8 +14,7 @@ import pytest
 
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.verify import soak
-from unhang.verify.judging import exit_code_of
-from unhang.verify.runs import HowToRun, Run, RunFailed
+from unhang.verify.runs import HowToRun, Run, RunFailed, exit_code_of
 from unhang.verify.soak import ScheduledFault, Stretch, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
 from .made_runs import clean_run, hung_run

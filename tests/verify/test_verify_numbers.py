@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.verify.before_after import Share, Spread, chance_of_luck, ratio_of_medians
-from unhang.verify.step_times import StepTrace, read_trace
+from unhang.verify.before_after import Share, chance_of_luck
+from unhang.verify.step_times import Spread, StepTrace, ratio_of_medians, read_trace
 
 from .made_runs import trace_of
 

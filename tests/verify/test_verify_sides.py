@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from unhang.model import Verdict
-from unhang.verify.before_after import Verified, compare_sides
+from unhang.verify.before_after import Verified, checks_junit, compare_sides, verified_json, verified_text
 from unhang.verify.expectations import default_expectations, parse_expectations
 from unhang.verify.runs import Run
-from unhang.verify.verify_report import checks_junit, verified_json, verified_text
 
 from .made_runs import clean_run, hung_run, stopped_run, trace_of
 

@@ -10,8 +10,7 @@ from functools import partial
 
 import msgspec
 
-from unhang.check.areas import AREAS, CheckOptions, Context, area
-from unhang.check.participants import CannotMeet, Member, Participants, meet, member_from
+from unhang.check.areas import AREAS, CannotMeet, CheckOptions, Context, Member, Participants, area, meet, member_from
 from unhang.errors import WrongUsage
 from unhang.model import Case, Diagnosis, Job, Outcome, RankEvidence, RankIdentity, Reading, Unavailable, Verdict
 from unhang.model.findings import SEVERITIES

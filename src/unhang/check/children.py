@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 _PR_SET_PDEATHSIG = 1
@@ -80,10 +79,7 @@ class Worker:
         self.pid = self._process.pid
 
     def lines(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What it has said since the last time. `is_silent` is set when it can say no more.
-
-        Blocks: up to `timeout_s`.
-        """
+        """What it has said since the last time. `is_silent` is set when it can say no more. Blocks: up to `timeout_s`."""
         if not self._selector.select(timeout_s):
             return []
         data = os.read(self._descriptor, 1 << 16)
@@ -92,21 +88,17 @@ class Worker:
         found = []
         for line in lines:
             with suppress(ValueError):
-                found.append(json.loads(line))
-        return [line for line in found if isinstance(line, dict)]
+                if isinstance(said := json.loads(line), dict):
+                    found.append(said)
+        return found
 
     def last_words(self, timeout_s: float) -> str:
-        """How it ended, with the last line that it wrote to stderr.
-
-        Blocks: up to `timeout_s`.
-        """
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
-        code = self._process.poll()
+        """How it ended, with the last line that it wrote to stderr. Blocks: up to `timeout_s`."""
+        self.wait_for_end(timeout_s)
         size = os.fstat(self._errors.fileno()).st_size
         tail = os.pread(self._errors.fileno(), _MOST_ERROR_BYTES, max(size - _MOST_ERROR_BYTES, 0))
         said = [line.strip() for line in tail.decode(errors="replace").splitlines() if line.strip()]
-        return f"{_how_ended(code)}{f', last said: {said[-1]}' if said else ''}"
+        return f"{_how_ended(self._process.poll())}{f', last said: {said[-1]}' if said else ''}"
 
     def send(self, command: Mapping[str, Any]) -> bool:
         """Gives it one line; whether it could be given."""
@@ -128,10 +120,7 @@ class Worker:
         return {"T": "its process is stopped", "D": "its process sleeps in the kernel"}.get(state, "")
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Lets it leave by itself.
-
-        Blocks: up to `timeout_s`.
-        """
+        """Lets it leave by itself. Blocks: up to `timeout_s`."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
 
@@ -144,8 +133,7 @@ class Worker:
         """Kills it, if it still runs. Blocks up to a few seconds."""
         try:
             self._process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_WORKER_END_LIMIT_S)
+            self.wait_for_end(_WORKER_END_LIMIT_S)
         finally:
             self._selector.close()
             for stream in (self._process.stdin, self._process.stdout, self._errors):
@@ -156,9 +144,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
 

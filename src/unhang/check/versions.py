@@ -78,9 +78,8 @@ def versions(environ: Mapping[str, str]) -> Version:
         "Python": platform.python_version(),
         "processor": platform.machine(),
         "kernel": platform.release(),
-        "C library": None,
-        "NVIDIA driver": driver(),
     }
+    found |= {"C library": None, "NVIDIA driver": driver()}
     with suppress(AttributeError, ValueError, OSError):
         found["C library"] = os.confstr("CS_GNU_LIBC_VERSION")
     found |= torch_versions()
@@ -234,16 +233,8 @@ def _git(program: str, top: Path, *arguments: str) -> bytes:
     """What git prints. It writes nothing, not even to its index, and asks nobody."""
     environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     command = [program, "-c", "core.fsmonitor=false", "-c", "core.quotepath=off", "-C", str(top), *arguments]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=_GIT_LIMIT_S,
-        check=True,
-        env=environ,
-    )
-    return done.stdout
+    nowhere = subprocess.DEVNULL
+    return subprocess.check_output(command, stdin=nowhere, stderr=nowhere, timeout=_GIT_LIMIT_S, env=environ)
 
 
 def content(place: Path) -> str:

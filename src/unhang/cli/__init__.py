@@ -1,1 +1,1 @@
-"""The command line: one thin file per command."""
+"""The command line: thin files, one for each command or for a few of one kind."""

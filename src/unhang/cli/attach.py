@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from unhang.cli.options import format_option, output_option
-from unhang.cli.run import seconds
-from unhang.cli.streams import FILE, log, wants_color, write_out
+from unhang.cli.console import FILE, format_option, log, output_option, seconds, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -32,10 +30,13 @@ class Shown(NamedTuple):
     output: Path | None = None
     report_dir: Path | None = None
 
-    def folder(self, part: str = "") -> tuple[Path, bool]:
-        """The report folder that is wanted, and whether it is the usual one. `part`: of one job of several."""
+    def folder(self, number: int, of: int) -> Path:
+        """The report folder of one job of several, made."""
+        from unhang.watch.folders import make_fallback_dir, make_report_dir
+
         wanted = self.report_dir or Path("unhang-reports") / time.strftime("attach-%Y%m%d-%H%M%S")
-        return (wanted / part if part else wanted), self.report_dir is None
+        part = wanted / f"job-{number}" if of > 1 else wanted
+        return make_report_dir(part, self.report_dir is None, log) or make_fallback_dir()
 
 
 @click.command("attach")
@@ -118,11 +119,13 @@ def attach_pid(pid: str, output_format: str, output: Path | None) -> int:
 
 def _here(wish: Wish, shown: Shown, is_watched: bool) -> int:
     from unhang.attach.attaching import attach, jobs_wanted, watch
+    from unhang.watch.folders import BUNDLE
 
     jobs, processes = jobs_wanted(wish)
     codes = []
-    for i, job in enumerate(jobs):
-        report_dir, bundle = _folders(*shown.folder(f"job-{i + 1}" if len(jobs) > 1 else ""))
+    for i, job in enumerate(jobs, 1):
+        report_dir = shown.folder(i, len(jobs))
+        bundle = report_dir / BUNDLE
         attached = watch(job, processes, bundle, wish, log) if is_watched else attach(job, processes, bundle, wish)
         codes.append(_show(attached, report_dir, shown))
     return worst(codes)
@@ -131,14 +134,6 @@ def _here(wish: Wish, shown: Shown, is_watched: bool) -> int:
 def worst(codes: Sequence[int]) -> int:
     """The exit code for several jobs."""
     return WRONG if WRONG in codes else CANNOT_JUDGE if CANNOT_JUDGE in codes else MOVES
-
-
-def _folders(wanted: Path, is_default: bool) -> tuple[Path, Path]:
-    """The report folder, and the one of the evidence in it."""
-    from unhang.watch.folders import BUNDLE, make_fallback_dir, make_report_dir
-
-    report_dir = make_report_dir(wanted, is_default, log) or make_fallback_dir()
-    return report_dir, report_dir / BUNDLE
 
 
 def _show(judged: Judged, report_dir: Path, shown: Shown) -> int:
@@ -178,17 +173,8 @@ def _on_nodes(via: str, nodes: str, remote: str, limit_s: float, wish: Wish, sho
     from unhang.diagnosis import judge_paths
 
     which = [wish.target] if wish.target is not None else []
-    words = [
-        remote,
-        "attach",
-        *which,
-        "--all",
-        "--for",
-        f"{wish.for_s:g}",
-        "--bundle",
-        "-",
-        *(["--native"] if wish.native else []),
-    ]
+    words = [remote, "attach", *which, "--all", "--for", f"{wish.for_s:g}", "--bundle", "-"]
+    words += ["--native"] if wish.native else []
     with tempfile.TemporaryDirectory(prefix="unhang-") as temporary:
         answers = ask_nodes(via, parse_nodes(nodes), words, Path(temporary), limit_s)
         for answer in answers:
@@ -212,7 +198,7 @@ def _joined(answers: Sequence[Answer], wish: Wish, shown: Shown) -> Iterator[Pat
         raise NoJob("no node has answered with a job")
     if len(keys) > 1 and not wish.takes_all:
         raise SeveralJobs("several jobs run on these nodes:\n" + "\n".join(f"  {key}" for key in keys))
-    for i, key in enumerate(keys):
-        report_dir, _ = _folders(*shown.folder(f"job-{i + 1}" if len(keys) > 1 else ""))
+    for i, key in enumerate(keys, 1):
+        report_dir = shown.folder(i, len(keys))
         join(key, answers, report_dir)
         yield report_dir

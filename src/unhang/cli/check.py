@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.options import format_option, output_option
-from unhang.cli.streams import need_torch, wants_color, write_out
+from unhang.cli.console import format_option, need_torch, output_option, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "html", "junit")
 _CANNOT_JUDGE = 3
+_END_LIMIT_S = 5.0
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -239,17 +239,17 @@ def rendered(checked: Checked, output_format: str, color: bool = False) -> bytes
 
         return render_html(diagnosis, case, Situation(case).waits).encode(errors="replace")
     if output_format == "junit":
-        from unhang.show.check_report import to_junit
+        from unhang.show.preflight import to_junit
 
         return to_junit(diagnosis, checked.seconds)
-    from unhang.show.check_report import render_check
+    from unhang.show.preflight import render_check
 
     return render_check(diagnosis, case, checked.seconds, color).encode(errors="replace")
 
 
 def _code(checked: Checked, require: tuple[str, ...]) -> int:
     """The exit code; 3 where an area that must be judged was skipped."""
-    from unhang.show.check_report import skipped_areas
+    from unhang.show.preflight import skipped_areas
 
     if checked.exit_code == 0 and checked.diagnosis and set(require) & set(skipped_areas(checked.diagnosis)):
         return _CANNOT_JUDGE
@@ -258,17 +258,15 @@ def _code(checked: Checked, require: tuple[str, ...]) -> int:
 
 def _with_ranks_here(sizes: Sequence[int]) -> int:
     """Starts this command once per rank, for each size in turn. The worst exit code of all."""
-    from unhang.check.participants import run_ranks, without_options
-
     if "RANK" in os.environ:
         raise WrongUsage("--ranks and --scale start their own ranks; leave them out under torchrun or srun")
     need_torch()
-    arguments = without_options(sys.argv[1:], ("--ranks", "--scale"))
+    arguments = _without_options(sys.argv[1:], ("--ranks", "--scale"))
     codes = []
     for size in sizes:
         if len(sizes) > 1:
             click.echo(f"unhang: {size} ranks", err=True)
-        codes.append(run_ranks(size, [sys.executable, "-m", "unhang", *arguments]))
+        codes.append(_run_ranks(size, [sys.executable, "-m", "unhang", *arguments]))
     return max(codes)
 
 
@@ -278,3 +276,54 @@ def _offer_to_end(checked: Checked) -> None:
 
     for line in end_orphans(checked.case.readings, lambda text: click.confirm(text, err=True)):
         click.echo(f"unhang: {line}", err=True)
+
+
+# Ranks on this machine.
+
+
+def _without_options(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """A command line without these options and their values."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in names:
+            skip = True
+        elif not any(argument.startswith(f"{name}=") for name in names):
+            kept.append(argument)
+    return kept
+
+
+def _run_ranks(size: int, command: Sequence[str]) -> int:
+    """Starts `command` as so many ranks of one job on loopback, and waits for all. The exit code of rank 0.
+
+    Only rank 0 writes to stdout. Blocks: as long as the command; each rank has limits of its own.
+    """
+    import socket
+    import subprocess
+
+    from unhang.check.children import for_child
+
+    started: list[subprocess.Popen[bytes]] = []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    environ = {"OMP_NUM_THREADS": "1", **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    try:
+        for rank in range(size):
+            own = for_child({**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            started.append(subprocess.Popen(command, env=own, stdout=None if rank == 0 else subprocess.DEVNULL))
+        codes = [process.wait() for process in started]
+        return codes[0]
+    finally:
+        running = [process for process in started if process.poll() is None]
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

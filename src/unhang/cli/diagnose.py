@@ -6,8 +6,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,26 +15,19 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang import remarks
-from unhang.cli.annotating import FORMATS, verdict_in
-from unhang.cli.options import format_option, output_option
-from unhang.cli.streams import FILE, Progress, Timings, log, wants_color, write_out
+from unhang.cli.console import FILE, Progress, Timings, format_option, log, output_option, wants_color, write_out
+from unhang.cli.reports import newest_report
 from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
 from unhang.read.given import STDIN, Given
 from unhang.read.logs.case import case_of_outputs
 from unhang.read.logs.follow import FollowedLog, follow
-from unhang.show.reports import render
+from unhang.show.reports import FORMATS, render, verdict_in
 
 if TYPE_CHECKING:
     from unhang.read.bundle import ReadDumps
     from unhang.read.given import Opened
     from unhang.read.runs import Job
-
-
-class NoReport(WrongUsage):
-    """Nothing was named, and no run left a report here."""
-
-    help_text = "name what to judge, or start the job with 'unhang run -- COMMAND'"
 
 
 @click.command("diagnose")
@@ -95,8 +87,6 @@ def command(
 
     found = given_paths(paths)
     if follow:
-        from unhang.cli.diagnose import follow_log
-
         return follow_log(found, output_format, output)
     color = output is None and wants_color(1)
     with ExitStack() as stack:
@@ -154,7 +144,7 @@ def _list(
 ) -> tuple[bytes, int]:
     from unhang.read.given import SeveralRuns
     from unhang.show.paper import terminal_width
-    from unhang.show.run_list import exit_code_of, listed, render_run_list, run_list_json
+    from unhang.show.runs import exit_code_of, listed, render_run_list, run_list_json
 
     if output_format not in ("text", "json"):
         what = "a page shows" if output_format == "html" else f"--format {output_format} is made of"
@@ -171,32 +161,13 @@ def _list(
 def _compare(ours: Opened, other: str, output_format: str, read_dumps: ReadDumps) -> bytes:
     from unhang.analyze.compare import compare_runs
     from unhang.read.given import check_one_job, given_paths, opened
-    from unhang.show.comparison import comparison_json, render_comparison
+    from unhang.show.runs import comparison_json, render_comparison
 
     with opened(given_paths([other]), log) as theirs:
         for given in (ours, theirs):
             check_one_job(given, log)
         found = compare_runs(ours, theirs, read_dumps)
     return (comparison_json(found) if output_format == "json" else render_comparison(found).encode()) + b"\n"
-
-
-def newest_report(environ: Mapping[str, str]) -> tuple[Given, ...]:
-    """The folder of the newest run where `unhang run` leaves its reports, named on stderr; several for a job of many nodes.
-
-    Raises:
-        NoReport: there is none.
-    """
-    from unhang.read.runs import began_ns, has_bundle, jobs_in, jobs_of
-    from unhang.watch.options import default_report_dir
-
-    folder = Path(environ.get("UNHANG_REPORT_DIR") or default_report_dir().parent)
-    jobs = jobs_of([folder]) if has_bundle(folder) else jobs_in(folder)
-    if not jobs:
-        raise NoReport(f"there is no report in {folder}")
-    newest = [run.path for run in jobs[0]]
-    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns(jobs[0]) / 1e9))
-    log(f"{', '.join(map(str, newest))} is the newest report, of a run that began {began}")
-    return tuple(newest)
 
 
 # `unhang diagnose --follow LOG`: a verdict as soon as a growing log gives one, and again when it says something new.

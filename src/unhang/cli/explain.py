@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
-from unhang.cli.options import format_option
+from unhang.cli.console import format_option
 
 FORMATS = ("text", "json")
 
@@ -25,7 +24,7 @@ def command(what: tuple[str, ...], output_format: str) -> int:
     see to the rules that may explain it.
     """
     from unhang.cli.main import COMMANDS
-    from unhang.show.explain_text import tree_json, tree_text
+    from unhang.show.explain_text import SCHEMA, tree_json, tree_text
     from unhang.show.paper import fitted
     from unhang.skill.explaining import explained
 
@@ -36,15 +35,11 @@ def command(what: tuple[str, ...], output_format: str) -> int:
         return ask(tuple(COMMANDS))
     else:
         kind, text, fields = "tree", tree_text(), tree_json(tuple(COMMANDS))
-    click.echo(_as_json(kind, word, fields) if output_format == "json" else fitted(text), nl=False)
+    if output_format == "json":
+        whole = {"schema": SCHEMA, "kind": kind, "what": word or None, **fields}
+        text = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    click.echo(text if output_format == "json" else fitted(text), nl=False)
     return 0
-
-
-def _as_json(kind: str, word: str, fields: Mapping[str, Any]) -> str:
-    from unhang.show.explain_text import SCHEMA
-
-    whole = {"schema": SCHEMA, "kind": kind, "what": word or None, **fields}
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def is_interactive() -> bool:

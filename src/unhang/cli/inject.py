@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.options import format_option
+from unhang.cli.console import format_option
 from unhang.errors import UnreadableInput, WrongUsage
 
 if TYPE_CHECKING:
@@ -131,11 +131,9 @@ def _listed(output_format: str) -> str:
     from unhang.inside.inject.catalogue import FAULTS
 
     if output_format == "json":
-        return (
-            json.dumps({"schema": "unhang.faults/1", "faults": [_as_json(f) for f in FAULTS.values()]}, indent=2) + "\n"
-        )
-    lines = []
-    family = ""
+        content = {"schema": "unhang.faults/1", "faults": [*map(_as_json, FAULTS.values())]}
+        return json.dumps(content, indent=2) + "\n"
+    lines, family = list[str](), ""
     for fault in FAULTS.values():
         if fault.family != family:
             family = fault.family

@@ -1,4 +1,4 @@
-"""The `unhang` command. Commands are imported when they are used; errors become one line and an exit code here."""
+"""The `unhang` command. Commands are imported when used, options get the defaults of the user, errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import click
 
 from unhang import __version__
-from unhang.cli.options import defaults_of, did_you_mean, here, renamed
-from unhang.cli.streams import give_up_stdout, hold_streams
-from unhang.errors import NoTorch, UnhangError
+from unhang.cli.console import did_you_mean, give_up_stdout, hold_streams
+from unhang.errors import NoTorch, UnhangError, WrongUsage
 from unhang.numeric import without_threads
 
 # The exit codes of all commands, in one table: the help, the page and the manual are made from it.
@@ -77,7 +77,7 @@ def sentence(command: str) -> str:
     return f"Exit code: {'; '.join(said)}."
 
 
-# Each is `command` of the module with its name, in the order in which they are useful; each line fits 80 columns.
+# In the order in which they are useful; each line fits 80 columns.
 COMMANDS = {
     "run": "Run a training job; when it hangs, say why, and end it.",
     "attach": "Say why a running job hangs that was started without unhang.",
@@ -97,7 +97,28 @@ COMMANDS = {
     "mcp": "Serve commands to agents as tools (MCP).",
     "completion": "Print the completion script for your shell.",
 }
+# Each is `command` of the module with its name, or has its own name in one of these.
+_MODULES = {
+    "fix": "reports",
+    "bundle": "reports",
+    "demo": "verify",
+    "env": "lint",
+    "skill": "agents",
+    "mcp": "agents",
+    "completion": "main",
+}
 INTERRUPTED = 130
+
+# Old name -> name. An old name goes on working, and no help shows it.
+RENAMED = {"output-format": "format"}
+# What starts other programs, ends processes or overwrites files is asked for by a person, not by a file that lies there.
+ONLY_BY_HAND = frozenset({"via", "nodes", "remote", "before-command", "end-orphans", "force", "apply", "pid"})
+_OWN_TABLE = "lint"  # it has settings of its own, read where the code is
+
+
+def renamed(name: str) -> str:
+    """The name of an option today."""
+    return RENAMED.get(name, name)
 
 
 _UNBROKEN = "\N{NON-BREAKING HYPHEN}"
@@ -147,7 +168,8 @@ class LazyGroup(click.Group):
         """
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, list(COMMANDS))}", ctx)
-        command: click.Command = importlib.import_module(f"unhang.cli.{cmd_name}").command
+        module = importlib.import_module(f"unhang.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
         command.epilog = sentence(cmd_name)
         for ours in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
             ours.context_class = Context
@@ -169,13 +191,97 @@ def cli() -> None:
     """Find out why a distributed PyTorch job hangs: the rank, the line, the cause."""
 
 
+@click.command("completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> int:
+    """Print the completion script for your shell.
+
+    bash: add to ~/.bashrc: eval "$(unhang completion bash)"
+
+    zsh: add to ~/.zshrc: eval "$(unhang completion zsh)"
+
+    fish: unhang completion fish > ~/.config/fish/completions/unhang.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    maker = kind(cli, {}, "unhang", "_UNHANG_COMPLETE")
+    click.echo(maker.source_template % maker.source_vars(), nl=False)
+    return 0
+
+
+# Defaults of options, from `[tool.unhang]` of the user's pyproject.toml.
+
+
+def defaults_of(name: str, command: click.Command, environ: Mapping[str, str], start: Path) -> dict[str, object]:
+    """Defaults of one command's options, by parameter: those of `[tool.unhang.NAME]` in the nearest pyproject.toml.
+
+    An option that a variable UNHANG_<OPTION> sets is left to it.
+
+    Raises:
+        WrongUsage: the file is no TOML, or it has a key or a value that makes no sense.
+    """
+    from unhang.read.files import nearest_table
+
+    path, tables = nearest_table(start)
+    if path is None:
+        return {}
+    _check_tables(path, tables)
+    if name == _OWN_TABLE or not isinstance(tables.get(name), dict):
+        return {}
+    where, found = f"{path}: [tool.unhang.{name}]", dict[str, object]()
+    options = {opt[2:]: p for p in command.params if isinstance(p, click.Option) for opt in p.opts if opt[:2] == "--"}
+    for key, value in tables[name].items():
+        if key in ONLY_BY_HAND and key in options:
+            raise WrongUsage(f"{where} may not set {key!r}: it can only be set on the command line")
+        if key not in options:
+            raise WrongUsage(f"{where} has no key {key!r}{did_you_mean(key, list(options))}")
+        if f"UNHANG_{key.upper().replace('-', '_')}" not in environ:
+            found[options[key].name or key] = _value(where, key, value, options[key])
+    return found
+
+
+def _check_tables(path: Path, tables: Mapping[str, object]) -> None:
+    for key, value in tables.items():
+        if key not in COMMANDS:
+            raise WrongUsage(f"{path}: [tool.unhang] has no key {key!r}{did_you_mean(key, list(COMMANDS))}")
+        if not isinstance(value, dict):
+            raise WrongUsage(f"{path}: {key!r} of [tool.unhang] must be a table, [tool.unhang.{key}]")
+
+
+def _value(where: str, key: str, value: object, option: click.Option) -> object:
+    """What the option takes: a truth for a flag, a list where it may be repeated, else the text that a person would type."""
+    if option.is_flag:
+        wanted, is_right = "true or false", isinstance(value, bool)
+    elif option.multiple:
+        wanted, is_right = "a list of texts", isinstance(value, list) and all(isinstance(v, str) for v in value)
+    else:
+        wanted, is_right = "a text or a number", isinstance(value, str | int | float) and not isinstance(value, bool)
+    if not is_right:
+        raise WrongUsage(f"{where} {key!r} must be {wanted}")
+    plain = value if option.is_flag or option.multiple else str(value)
+    try:
+        option.type_cast_value(click.Context(click.Command(key)), plain)
+    except click.BadParameter as error:
+        raise WrongUsage(f"{where} {key!r}: {error.message.rstrip('.')}") from None
+    return plain
+
+
+def here() -> Path:
+    """The working folder; the root where it is gone."""
+    try:
+        return Path(os.getcwd())
+    except OSError:
+        return Path("/")
+
+
+# Errors become one line and an exit code.
+
+
 def _report(text: str, help_text: str, code: int) -> int:
     click.echo(f"unhang: {text}{f' ({help_text})' if help_text else ''}", err=True)
     return code
-
-
-def _of_ours(error: UnhangError, name: str) -> int:
-    return _report(str(error), error.help_text.replace("unhang COMMAND", f"unhang {name}"), error.exit_code)
 
 
 def _of_click(error: click.ClickException) -> int:
@@ -237,7 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(arguments, prog_name="unhang", standalone_mode=False)
         sys.stdout.flush()
     except UnhangError as error:
-        return _of_ours(error, next(iter(sys.argv[1:] if arguments is None else arguments), ""))
+        name = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        return _report(str(error), error.help_text.replace("unhang COMMAND", f"unhang {name}"), error.exit_code)
     except click.ClickException as error:
         return _of_click(error)
     except (click.Abort, KeyboardInterrupt):

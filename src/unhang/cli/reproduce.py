@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.options import format_option, output_option
-from unhang.cli.run import seconds
-from unhang.cli.streams import FILE, Progress, log, write_out
+from unhang.cli.console import FILE, Progress, format_option, log, output_option, seconds, write_out
 from unhang.errors import CannotWrite, WrongUsage
 
 if TYPE_CHECKING:

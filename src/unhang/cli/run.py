@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from unhang.cli.annotating import FORMATS, verdict_in
-from unhang.cli.options import did_you_mean, format_option, output_option
-from unhang.cli.streams import Progress, log, wants_color, write_out
+from unhang.cli.console import (
+    Progress,
+    did_you_mean,
+    format_option,
+    keeping,
+    log,
+    output_option,
+    seconds,
+    wants_color,
+    write_out,
+)
 from unhang.errors import CannotWrite, NoNumpy
 from unhang.numeric import has_numpy
-from unhang.watch.folders import parse_keep
+from unhang.show.reports import FORMATS, verdict_in
 from unhang.watch.joining import JoinWishes, find_join
 from unhang.watch.options import (
     Headline,
@@ -26,7 +34,6 @@ from unhang.watch.options import (
     RunOptions,
     SeenOutside,
     debug_nccl,
-    parse_seconds,
     parse_url,
     parse_variable,
     read_options,
@@ -44,14 +51,6 @@ class Told(NamedTuple):
     file: Path | None
 
 
-def seconds(text: str) -> float:
-    """Reads a number of seconds of the command line, or ends with a usage error."""
-    try:
-        return parse_seconds(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a positive number of seconds") from None
-
-
 def variable(text: str) -> tuple[str, str]:
     """Reads NAME=VALUE of the command line, or ends with a usage error."""
     try:
@@ -64,14 +63,6 @@ def url(text: str) -> str:
     """Reads a URL of the command line, or ends with a usage error."""
     try:
         return parse_url(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is {error}") from None
-
-
-def keeping(text: str) -> str:
-    """Reads which reports are to stay, or ends with a usage error."""
-    try:
-        return parse_keep(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is {error}") from None
 

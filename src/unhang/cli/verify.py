@@ -1,4 +1,4 @@
-"""`unhang verify`: shows by runs that a change helps, or that a job does what is expected of it."""
+"""Proofs by runs: `unhang verify` shows that a change helps, or that a job does what is expected; `unhang demo` plays a story with both."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.options import format_option, output_option
-from unhang.cli.run import seconds
-from unhang.cli.streams import FILE, log, write_out
+from unhang.cli.console import FILE, format_option, log, need_torch, output_option, seconds, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -24,63 +22,43 @@ FORMATS = ("text", "json", "junit")
 _HERE = "--"
 
 
-def _options(function: click.decorators.FC) -> click.decorators.FC:
-    """The options of the command, in the order of its help."""
-    options = (
-        click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle."),
-        click.option(
-            "--before-command", metavar="TEXT", help="Make the runs before the change with this command line."
-        ),
-        click.option(
-            "--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'."
-        ),
-        click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML."),
-        click.option(
-            "--repeat",
-            type=click.IntRange(1, 1000),
-            metavar="N",
-            default=1,
-            show_default=True,
-            help="How often to run a command.",
-        ),
-        click.option(
-            "--until-significant",
-            is_flag=True,
-            help="Repeat the run after until it fails, or until it is unlikely (5 %) to have passed by luck; --repeat is the maximum.",
-        ),
-        click.option(
-            "--replicas",
-            "compares_replicas",
-            is_flag=True,
-            help="Also compare the models that DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
-        ),
-        click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between."),
-        click.option(
-            "--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file."
-        ),
-        click.option(
-            "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/verify-<time>]."
-        ),
-        click.option(
-            "--run-limit", type=seconds, default=3600.0, metavar="SECONDS", help="End a run after this [3600]."
-        ),
-        click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
-        click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
-        click.option(
-            "--seed", type=int, metavar="N", default=0, show_default=True, help="The seed of the bootstrap interval."
-        ),
-        click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr."),
-        click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
-        format_option(FORMATS),
-        output_option(),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
 @click.command("verify", context_settings={"allow_interspersed_args": False})
-@_options
+@click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle.")
+@click.option("--before-command", metavar="TEXT", help="Make the runs before the change with this command line.")
+@click.option("--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'.")
+@click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="How often to run a command.",
+)
+@click.option(
+    "--until-significant",
+    is_flag=True,
+    help="Repeat the run after until it fails, or until it is unlikely (5 %) to have passed by luck; --repeat is the maximum.",
+)
+@click.option(
+    "--replicas",
+    "compares_replicas",
+    is_flag=True,
+    help="Also compare the models that DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
+)
+@click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between.")
+@click.option("--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file.")
+@click.option(
+    "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/verify-<time>]."
+)
+@click.option("--run-limit", type=seconds, default=3600.0, metavar="SECONDS", help="End a run after this [3600].")
+@click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
+@click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
+@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="The seed of the bootstrap interval.")
+@click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr.")
+@click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML.")
+@format_option(FORMATS)
+@output_option()
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def command(
     before: tuple[str, ...],
@@ -119,7 +97,13 @@ def command(
         raise WrongUsage(
             "--until-significant needs a run before that failed, and a command: --before PATH --after -- COMMAND..."
         )
-    env = _compared(bool(command_line or before_command)) if compares_replicas else None
+    env = None
+    if compares_replicas:
+        from unhang.inside.integrations.ddp_replicas import environment
+
+        if not (command_line or before_command):
+            raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
+        env = environment(os.environ)
     how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
     if soak is not None and faults is not None:
@@ -152,15 +136,6 @@ def _check(
         raise WrongUsage("--before and --before-command cannot be used together")
 
 
-def _compared(has_command: bool) -> dict[str, str]:
-    """The environment of jobs whose replicas are compared."""
-    from unhang.inside.integrations.ddp_replicas import environment
-
-    if not has_command:
-        raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
-    return environment(os.environ)
-
-
 def _verify(
     before: tuple[tuple[str, ...], str | None],
     after: tuple[tuple[str, ...], tuple[str, ...]],
@@ -171,10 +146,9 @@ def _verify(
     seed: int,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
-    from unhang.verify.before_after import MOST_RUNS, compare_sides, enough
+    from unhang.verify.before_after import MOST_RUNS, compare_sides, enough, verified_json, verified_text
     from unhang.verify.expectations import Expectation, default_expectations, read_expectations
     from unhang.verify.runs import can_start, runs_of
-    from unhang.verify.verify_report import verified_json, verified_text
 
     expectations = read_expectations(expect) if expect else default_expectations()
     if how.env is not None and not any(e.name == "replicas_equal" for e in expectations):
@@ -203,8 +177,7 @@ def _soak(
     how: HowToRun,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
-    from unhang.verify.judging import exit_code_of
-    from unhang.verify.runs import can_start
+    from unhang.verify.runs import can_start, exit_code_of
     from unhang.verify.soak import known_faults, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
     schedule = read_schedule(faults, known_faults(), soak_s)
@@ -216,10 +189,62 @@ def _soak(
 
 
 def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None, Path | None]) -> None:
-    from unhang.verify.verify_report import checks_junit
+    from unhang.verify.before_after import checks_junit
 
     output_format, output, junit = writing
     xml = checks_junit(checks)  # type: ignore[arg-type]
     write_out((xml if output_format == "junit" else whole).encode(errors="replace"), output)
     if junit is not None:
         write_out(xml.encode(errors="replace"), junit)
+
+
+# `unhang demo`: plays a story: a training hangs, the verdict, the fix, the proof.
+
+
+@click.command("demo")
+@click.argument("story", required=False)
+@click.option("--list", "is_list", is_flag=True, help="List the stories.")
+@click.option(
+    "--faults", "plays_faults", is_flag=True, help="Run each fault of the story's table, of all stories without STORY."
+)
+@click.option(
+    "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/STORY-<time>]."
+)
+@click.option("--run-limit", type=seconds, default=180.0, metavar="SECONDS", help="End a run after this [180].")
+@click.option("--show-output", is_flag=True, help="Show what the trainings print, on stderr.")
+def demo(
+    story: str | None, is_list: bool, plays_faults: bool, report_dir: Path | None, run_limit: float, show_output: bool
+) -> int:
+    """Play a story: a small training that goes wrong as a real one did.
+
+    It shows the run that hangs, is diagnosed and ended, then the fix, the fixed run, and both side by side. Without STORY, the shortest one.
+
+    With --faults, each verdict is compared with the truth; the exit code is 1 if one is wrong.
+    """
+    from unhang.verify.stories import DEFAULT, choose, find_stories, play
+
+    stories, options = find_stories()
+    if is_list:
+        width = max(map(len, stories))
+        for one in stories.values():
+            click.echo(f"{one.name:{width}}  {one.title}")
+        return 0
+    chosen = choose(story or DEFAULT, stories)
+    need_torch()
+    name = "faults" if plays_faults else chosen.name
+    folder = report_dir or Path("unhang-reports") / time.strftime(f"{name}-%Y%m%d-%H%M%S")
+    how = _how(options, run_limit, show_output)
+    if plays_faults:
+        from unhang.verify.stories import play_faults
+
+        return play_faults([chosen] if story else stories.values(), folder.absolute(), how, click.echo)
+    return play(chosen, folder.absolute(), how, click.echo)
+
+
+def _how(options: Sequence[str], run_limit: float, show_output: bool) -> HowToRun:
+    """How to run, with the limits that stories.toml asks for."""
+    from unhang.verify.runs import HowToRun
+
+    values = dict(zip(options[::2], options[1::2], strict=False))
+    limits = {name: float(values[name]) if name in values else None for name in ("--stall-after", "--abort-after")}
+    return HowToRun(run_limit, limits["--stall-after"], limits["--abort-after"], shows_output=show_output)

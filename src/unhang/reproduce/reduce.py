@@ -195,11 +195,8 @@ def table_text(table: Table) -> bytes:
         lines.append(f"all {len(table.rows)} runs passed")
     else:
         values = ", ".join(f"{name}={value}" for name, value in zip(table.names, failed.values, strict=True))
-        lines += [
-            f"first failure: {values or 'the command as it is'}",
-            f"  {failed.command}",
-            f"  report in {failed.report_dir}",
-        ]
+        lines += [f"first failure: {values or 'the command as it is'}", f"  {failed.command}"]
+        lines += [f"  report in {failed.report_dir}"]
     return ("\n".join(lines) + "\n").encode()
 
 

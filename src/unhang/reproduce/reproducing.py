@@ -11,10 +11,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from unhang.analyze.situation import Situation
@@ -31,6 +30,8 @@ _SHARE_OF_TRIALS = 0.6
 _FRESH_LIMIT_S = 45.0
 _START_LIMIT_S = 60.0
 PASSES, FAILS = 0, 1
+_TWO_RANKS = Schedule({0: (), 1: ()}, {}, ())  # of a call that gives a wrong result
+_NOT_RUN = "not run: whether it fails was not tried"
 
 
 class NoTrials(UnhangError):
@@ -117,16 +118,8 @@ class Trials:
     def __enter__(self) -> Trials:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextmanager
-def _trials() -> Iterator[Trials]:
-    with tempfile.TemporaryDirectory(prefix="unhang-") as folder, Trials(Path(folder)) as trials:
-        yield trials
 
 
 def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float = LIMIT_S) -> Reproduction:
@@ -138,7 +131,7 @@ def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float =
     if (wrong := wrong_result(s, diagnosis)) is not None:
         return _wrong_result(wrong, s, diagnosis, output, started)
     schedule = _cut(s, diagnosis)
-    with _trials() as trials:
+    with tempfile.TemporaryDirectory(prefix="unhang-") as folder, Trials(Path(folder)) as trials:
         spent_s = time.monotonic() - started  # a busy machine needs long to start torch, and will once more at the end
         base, small = smallest(schedule, trials, limit_s * _SHARE_OF_TRIALS - spent_s)
         for candidate in (small,) if small is base else (small, base):
@@ -157,9 +150,8 @@ def _wrong_result(text: str, s: Situation, diagnosis: Diagnosis, output: Path, s
         output.unlink(missing_ok=True)
         raise NotReproducible("the call gives the right result here: the tensors' memory may differ from the job's")
     is_right = _as_a_process(output, "fixed")[0] == PASSES
-    schedule = Schedule({0: (), 1: ()}, {}, ())
     ranks, seconds = len(s.case.world), time.monotonic() - started
-    return Reproduction(text, diagnosis.findings[0].title, schedule, ranks, True, is_right, 2, seconds, printed)
+    return Reproduction(text, diagnosis.findings[0].title, _TWO_RANKS, ranks, True, is_right, 2, seconds, printed)
 
 
 def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedule, Schedule]:
@@ -188,8 +180,7 @@ def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedu
 
 def _cut(s: Situation, diagnosis: Diagnosis) -> Schedule:
     whole = cut(s, diagnosis)
-    few = few_ranks(whole)
-    if few is None:
+    if (few := few_ranks(whole)) is None:
         raise NotReproducible(
             f"cannot be replayed with few of its {len(whole.ranks)} ranks: their transfers hang together"
         )
@@ -204,16 +195,13 @@ def write_only(s: Situation, diagnosis: Diagnosis, output: Path) -> Reproduction
     """
     if (wrong := wrong_result(s, diagnosis)) is not None:
         output.write_text(wrong)
-        notes = ["not run: whether it fails was not tried"]
-        return Reproduction(
-            wrong, diagnosis.findings[0].title, Schedule({0: (), 1: ()}, {}, ()), len(s.case.world), notes=notes
-        )
+        return Reproduction(wrong, diagnosis.findings[0].title, _TWO_RANKS, len(s.case.world), notes=[_NOT_RUN])
     schedule = _cut(s, diagnosis)
     schedule = schedule.without(schedule.keys).fronts_only()
     title = describe(schedule)
     text = render(schedule, title, _note(diagnosis, schedule), with_fix=True)
     output.write_text(text)
-    return Reproduction(text, title, schedule, len(s.case.world), notes=["not run: whether it fails was not tried"])
+    return Reproduction(text, title, schedule, len(s.case.world), notes=[_NOT_RUN])
 
 
 def _variants(schedule: Schedule) -> Iterator[Schedule]:
@@ -242,10 +230,8 @@ def _final(
     trials: Trials, schedule: Schedule, diagnosis: Diagnosis, output: Path, ranks_recorded: int
 ) -> Reproduction | None:
     """The program as it is left behind, run once more as a fresh process; None if it does not fail."""
-    title = describe(schedule)
-    fix_passes = None
-    fix = schedule.fix()
-    if fix:
+    title, fix_passes = describe(schedule), None
+    if schedule.fix():
         fixed = render(schedule, title, _note(diagnosis, schedule), with_fix=True)
         fix_passes = trials.run(fixed, "fixed")[0] == PASSES
     text = render(schedule, title, _note(diagnosis, schedule), with_fix=bool(fix_passes))
@@ -344,9 +330,8 @@ def made_text(made: Reproduction, path: Path) -> bytes:
         f"  run      fails the same way: python {path} ends with exit code 1 ({made.trials} trials in {made.seconds:.0f} s)",
     ]
     if made.fix_passes:
-        what = (
-            "the calls that the ranks should have made" if any(made.schedule.steps.values()) else "tensors in one piece"
-        )
+        has_calls = any(made.schedule.steps.values())
+        what = "the calls that the ranks should have made" if has_calls else "tensors in one piece"
         text.append(f"  fix      passes: python {path} fixed, {what}")
     text += [f"  note     {note}" for note in made.notes]
     return ("\n".join(text) + "\n").encode()

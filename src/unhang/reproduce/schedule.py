@@ -153,19 +153,14 @@ class Schedule:
 
     def mapped(self, sizes: Mapping[int, int], dtypes: Mapping[str, str]) -> Schedule:
         """With other sizes and data types."""
-        steps = {
-            r: tuple(replace(s, size=sizes.get(s.size, s.size), dtype=dtypes.get(s.dtype, s.dtype)) for s in steps)
-            for r, steps in self.steps.items()
-        }
-        return replace(self, steps=steps)
+        return self._each(lambda s: replace(s, size=sizes.get(s.size, s.size), dtype=dtypes.get(s.dtype, s.dtype)))
 
     def rooted_at(self, rank: int) -> Schedule:
         """With this rank as the root wherever there is one: the recorder does not tell which it was."""
-        steps = {
-            r: tuple(replace(s, peer=rank) if s.op in ROOTED and rank in self.members(s.group) else s for s in steps)
-            for r, steps in self.steps.items()
-        }
-        return replace(self, steps=steps)
+        return self._each(lambda s: replace(s, peer=rank) if s.op in ROOTED and rank in self.members(s.group) else s)
+
+    def _each(self, change: Callable[[Step], Step]) -> Schedule:
+        return replace(self, steps={rank: tuple(map(change, steps)) for rank, steps in self.steps.items()})
 
     def tidy(self) -> Schedule:
         """Without the groups that nobody uses."""
@@ -183,9 +178,8 @@ class Schedule:
         for rank, steps in self.steps.items():
             mine = tuple(p for p in positions if rank in self.members(p.group))
             own = tuple(replace(s, is_done=False) for s in (*groups, *transfers.get(rank, ()), *mine))
-            if [(s.op, s.group, s.size, s.dtype, s.peer) for s in own] != [
-                (s.op, s.group, s.size, s.dtype, s.peer) for s in steps
-            ]:
+            made, right = ([(s.op, s.group, s.size, s.dtype, s.peer) for s in some] for some in (steps, own))
+            if made != right:
                 fixed[rank] = own
         return fixed
 

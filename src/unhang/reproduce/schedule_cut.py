@@ -161,10 +161,9 @@ class _Recorded:
         if call.is_p2p or op in P2P:
             return _transfer(call.rank, op, call.peer, 0, sum(numels(call.in_sizes or call.out_sizes)), done, place)
         if op not in COLLECTIVES:
-            if done:
-                op = "barrier"
-            else:
+            if not done:
                 raise NotReproducible(f"cannot be replayed: gloo has nothing like {call.op}")
+            op = "barrier"
         is_scattered = op in ("reduce_scatter_tensor", "scatter")
         size = sum(numels(call.out_sizes if is_scattered else call.in_sizes))
         if op == "all_to_all":
@@ -225,10 +224,8 @@ class _Recorded:
             is_alike = len({s.agreed for s in made.values()}) == 1
             if is_alike and (is_shown or (set(made) >= set(members) and key not in held)):
                 settled.add(key)
-        self.steps = {
-            r: tuple(replace(s, is_done=s.is_done or s.key in settled) for s in steps)
-            for r, steps in self.steps.items()
-        }
+        for rank, steps in self.steps.items():
+            self.steps[rank] = tuple(replace(s, is_done=s.is_done or s.key in settled) for s in steps)
 
     def _add_what_culprits_do(self) -> None:
         late = {r.rank: r for r in self._s.late}

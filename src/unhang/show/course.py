@@ -128,13 +128,9 @@ def cost_of_step(step: NextStep) -> str:
 
 
 def _roughly(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def course_lines(case: Case) -> list[tuple[str, str]]:
@@ -167,9 +163,8 @@ def in_brief(course: Course | None) -> str:
         parts.append(f"slower since step {course.slower.since_step}")
     if course.stalls:
         longest = max(s.lasted_s for s in course.stalls)
-        parts.append(
-            f"{len(course.stalls)} stall{'s' * (len(course.stalls) > 1)} that passed, of up to {duration(longest)}"
-        )
+        stalls = f"{len(course.stalls)} stall{'s' * (len(course.stalls) > 1)}"
+        parts.append(f"{stalls} that passed, of up to {duration(longest)}")
     return "; ".join(parts)
 
 
@@ -219,10 +214,8 @@ def _pace(course: Course) -> Iterator[tuple[str, str]]:
     paces = [p for p in course.steps.values() if p.median_s is not None and p.p95_s is not None]
     if paces:
         pace = max(paces, key=lambda p: p.median_s or 0.0)
-        yield (
-            "Steps",
-            f"{pace.steps}, median {_step(pace.median_s or 0.0)}, 95th percentile {_step(pace.p95_s or 0.0)}",
-        )
+        median, slow = _step(pace.median_s or 0.0), _step(pace.p95_s or 0.0)
+        yield "Steps", f"{pace.steps}, median {median}, 95th percentile {slow}"
 
 
 def _slow(course: Course) -> Iterator[tuple[str, str]]:
@@ -233,10 +226,8 @@ def _slow(course: Course) -> Iterator[tuple[str, str]]:
         yield "", f"and {course.slow_count - len(worst)} more slow steps"
     if course.slower:
         s = course.slower
-        yield (
-            "Slower",
-            f"since about step {s.since_step} a step takes {_step(s.took_s)}, {s.took_s / max(s.usual_s, 1e-9):.0f}x the {_step(s.usual_s)} at the beginning",
-        )
+        times = f"{s.took_s / max(s.usual_s, 1e-9):.0f}x the {_step(s.usual_s)} at the beginning"
+        yield "Slower", f"since about step {s.since_step} a step takes {_step(s.took_s)}, {times}"
 
 
 def _slow_step(step: SlowStep) -> str:

@@ -94,11 +94,6 @@ def _one_line(rule: Rule) -> str:
     return f"{rule.id}: {explanation(rule).summary}"
 
 
-def silent_when(rule: Rule) -> tuple[str, ...]:
-    """The look-alikes on which the rule says nothing, from its card."""
-    return rule.card.silent
-
-
 def rule_text(rule: Rule, available: Collection[str]) -> str:
     """All that a rule says of itself."""
     docs = explanation(rule)
@@ -106,8 +101,8 @@ def rule_text(rule: Rule, available: Collection[str]) -> str:
     for heading in HEADINGS.values():
         if heading in docs.sections:
             out += ["", heading, *_indented(docs.sections[heading])]
-    if silent_when(rule):
-        out += ["", "It says nothing about", *(f"  - {why}" for why in silent_when(rule))]
+    if rule.card.silent:
+        out += ["", "It says nothing about", *(f"  - {why}" for why in rule.card.silent)]
     out += ["", "To check for it", f"  {command_for(rule, available)}"]
     others = [other for other in rules_of(rule.cause) if other.id != rule.id]
     if others:
@@ -123,7 +118,7 @@ def rule_json(rule: Rule, available: Collection[str]) -> dict[str, Any]:
         "cause": docs.cause,
         "summary": docs.summary,
         **{heading.lower().replace(" ", "_"): docs.sections.get(heading, "") for heading in HEADINGS.values()},
-        "silent_on": silent_when(rule),
+        "silent_on": rule.card.silent,
         "lines": rule.card.lines,
         "command": command_for(rule, available),
     }
@@ -135,11 +130,6 @@ def messages_text(fragment: str, messages: Sequence[Message]) -> str:
     for message in messages:
         out += ["", printable(message.row.templates[0] if message.row else "", most=MAX_QUOTE), *message_text(message)]
     return "\n".join(out) + "\n"
-
-
-def messages_json(messages: Sequence[Message]) -> dict[str, Any]:
-    """The same for programs."""
-    return {"messages": [message_json(message) for message in messages]}
 
 
 def cause_text(cause: str, available: Collection[str]) -> str:
@@ -290,12 +280,8 @@ def tree_text() -> str:
     out: list[str] = []
     for question in questions_in_order():
         out += ["", f"{numbers[question.id]}. {question.text}"]
-        out += (
-            textwrap.wrap(question.hint, room(100), initial_indent="   (", subsequent_indent="    ")
-            if question.hint
-            else []
-        )
-        out[-1] += ")" if question.hint else ""
+        if question.hint:
+            out += textwrap.wrap(f"{question.hint})", room(100), initial_indent="   (", subsequent_indent="    ")
         for answer in question.answers:
             out += [f"   - {answer.text}" + (f"  -> question {numbers[answer.then]}" if answer.then else "")]
             out += [f"       {_one_line(rule)}" for rule in leaves(question, answer)]

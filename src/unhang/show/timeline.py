@@ -194,9 +194,8 @@ def _alive_until(case: Case, calls: _Calls, last_ns: int) -> Ints:
     until_N = np.full(len(calls.rank), last_ns, dtype=np.int64)
     for rank, evidence in case.ranks.items():
         if evidence.exit and evidence.exit.time_ns > 0:
-            until_N[slice(*np.searchsorted(calls.rank, np.array([rank, rank + 1], calls.rank.dtype)))] = (
-                evidence.exit.time_ns
-            )
+            of_rank = slice(*np.searchsorted(calls.rank, np.array([rank, rank + 1], calls.rank.dtype)))
+            until_N[of_rank] = evidence.exit.time_ns
     return until_N
 
 

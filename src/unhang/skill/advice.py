@@ -36,9 +36,7 @@ class Advice:
 
 def _read() -> dict[str, Advice]:
     tables = tomllib.loads(files("unhang.skill").joinpath("advice.toml").read_text(encoding="utf-8"))
-    return {
-        name: Advice(name, **{**fields, "names": tuple(fields.get("names", ()))}) for name, fields in tables.items()
-    }
+    return {name: Advice(name, **{**about, "names": tuple(about.get("names", ()))}) for name, about in tables.items()}
 
 
 ADVICE: Mapping[str, Advice] = _read()
@@ -115,13 +113,7 @@ def advice_text(advice: Advice) -> str:
 
 def advice_json(advice: Advice) -> dict[str, str]:
     """The same for programs."""
-    return {
-        "advice": advice.id,
-        "heard": advice.heard,
-        "truth": advice.truth,
-        "instead": advice.instead,
-        "experiment": advice.experiment,
-    }
+    return {"advice": advice.id, **{n: getattr(advice, n) for n in ("heard", "truth", "instead", "experiment")}}
 
 
 def advice_short() -> str:
@@ -190,13 +182,8 @@ def _texts() -> Mapping[Topic, Counter[str]]:
         docs = explanation(rule)
         body = [(docs.sections[h], 1) for h in HEADINGS.values() if h in docs.sections]
         seen = _seen_as(docs.id) if docs.id in CAUSES else []
-        found[Topic(rule.id, "rule", docs.summary)] = [
-            (rule.id, 3),
-            (docs.summary, 2),
-            (CAUSES[docs.cause], 1),
-            *body,
-            *seen,
-        ]
+        named = [(rule.id, 3), (docs.summary, 2), (CAUSES[docs.cause], 1)]
+        found[Topic(rule.id, "rule", docs.summary)] = [*named, *body, *seen]
     for cause, meaning in CAUSES.items():
         if cause not in rules_by_id():
             found[Topic(cause, "cause", meaning)] = [(cause, 3), (meaning, 2), *_seen_as(cause)]

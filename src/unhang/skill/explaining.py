@@ -52,7 +52,6 @@ class UnknownWord(WrongUsage):
     """The argument is no rule, cause, variable, file, or known line."""
 
     def __init__(self, word: str, nearest: Sequence[str]) -> None:
-
         no_file = ", and there is no such file" if Path(word).suffix or "/" in word else ""
         super().__init__(f"nothing is known by the name '{printable(word, most=80)}'{no_file}")
         self.help_text = (
@@ -100,7 +99,7 @@ def explained(word: str, commands: Sequence[str]) -> tuple[str, str, Mapping[str
     except (UnknownWord, NoKnownLine):
         is_name = " " not in word.strip() and bool(nearest(word))
         if not is_name and (messages := messages_with(word)):
-            return "messages", show.messages_text(word, messages), show.messages_json(messages)
+            return "messages", show.messages_text(word, messages), {"messages": [*map(show.message_json, messages)]}
         if is_name or os.path.exists(word) or word == "-" or not (topics := topics_on(word)):
             raise
         return "topics", topics_text(topics), topics_json(topics)

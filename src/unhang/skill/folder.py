@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from unhang import __version__
-from unhang.errors import UnhangError
+from unhang.errors import CannotWrite, UnhangError
 from unhang.model import CAUSES
 from unhang.rules.base import Rule
 from unhang.rules.decision_tree import (
@@ -135,15 +135,8 @@ def _rule(rule: Rule, available: Collection[str]) -> list[str]:
         if heading in docs.sections
     ]
     cause = f"Cause `{rule.cause}`: {CAUSES[rule.cause]}."
-    return [
-        "",
-        f"## {rule.id}",
-        "",
-        f"{docs.summary} {cause}",
-        "",
-        *parts,
-        f"- Judge: `{command_for(rule, available)}`",
-    ]
+    judge = f"- Judge: `{command_for(rule, available)}`"
+    return ["", f"## {rule.id}", "", f"{docs.summary} {cause}", "", *parts, judge]
 
 
 NAME = "unhang"
@@ -160,22 +153,12 @@ class FolderInTheWay(UnhangError):
     help_text = "move it away, or overwrite it with --force"
 
 
-class CannotWrite(UnhangError):
-    """The folder cannot be written."""
-
-
 def skill_files(commands: Mapping[str, str]) -> dict[str, str]:
     """Path within the folder -> text. `commands`: the commands that there are, and what each does."""
     template = resources.files(__package__).joinpath(MAIN).read_text(encoding="utf-8")
     template = _ONLY_WITH.sub(lambda m: f"{m[2]}\n" if m[1] in commands else "", template)
-    slots = {
-        "version": __version__,
-        "commands": "\n".join(
-            ["| command | |", "|---|---|", *(f"| `unhang {n}` | {h} |" for n, h in commands.items())]
-        ),
-        "tree": short_tree(),
-        "advice": advice_short(),
-    }
+    table = ["| command | |", "|---|---|", *(f"| `unhang {n}` | {h} |" for n, h in commands.items())]
+    slots = {"version": __version__, "commands": "\n".join(table), "tree": short_tree(), "advice": advice_short()}
     files = {
         MAIN: _SLOT.sub(lambda m: slots.get(m[1], m[0]), template),
         "references/decision-tree.md": tree_page(lambda rule: f"rules.md#{rule}", commands, is_drawn=False),

@@ -1,22 +1,24 @@
-"""Does a change help? The before must show the failure, with its cause; the after must not, and must come as far."""
+"""Does a change help? The before must show the failure, with its cause; the after must not, and must come as far. As text, JSON, JUnit."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from unhang.model import Finding
+from unhang.model import Finding, Verdict
 from unhang.model.rank_sets import name_ranks
-from unhang.numeric import np
-from unhang.verify.expectations import Expectation
-from unhang.verify.judging import WARM_UP_STEPS, Check, exit_code_of, failed, of_all_runs, passed, skipped
-from unhang.verify.runs import Run
+from unhang.show.paper import columns, duration, printable
+from unhang.show.preflight import JUnitCase, junit
+from unhang.verify.expectations import WARM_UP_STEPS, Expectation
+from unhang.verify.runs import Check, Run, exit_code_of, failed, of_all_runs, passed, skipped
+from unhang.verify.step_times import Ratio, Spread, ratio_of_medians
 
 Z_95 = 1.959964
-_RESAMPLES = 2000
-_FEWEST_RUNS = 3  # with fewer, runs cannot be resampled, and steps stand in for them
-_MOST_VALUES = 20_000
+SCHEMA = "unhang.verify/1"
+_NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,71 +46,6 @@ class Share:
         return f"{self.count} of {self.total} (95 %: {100 * low:.0f} to {100 * high:.0f} %)"
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Seconds of many steps. `count`: how many steps these figures rest on."""
-
-    median_s: float
-    lower_s: float
-    upper_s: float
-    largest_s: float
-    count: int
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Spread | None:
-        """Median, quartiles and maximum; None without values."""
-        if not seconds:
-            return None
-        lower, median, upper = (float(q) for q in np.quantile(np.asarray(seconds), (0.25, 0.5, 0.75)))
-        return cls(median, lower, upper, max(seconds), len(seconds))
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """The after's median step time over the before's, with a 95 % bootstrap interval over runs, or over steps."""
-
-    value: float
-    low: float
-    high: float
-    over: str
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the interval excludes 1."""
-        return self.low > 1 or self.high < 1
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} (95 %: {self.low:.2f} to {self.high:.2f}, resampled over {self.over})"
-
-
-def ratio_of_medians(
-    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], seed: int = 0
-) -> Ratio | None:
-    """Compares the steps of several runs; each inner sequence is one run. None where one side has no steps.
-
-    Steps of one run hang together, so that whole runs are resampled where both sides have three of them.
-    """
-    runs = [[np.asarray(run[:_MOST_VALUES]) for run in side if len(run)] for side in (before, after)]
-    if not all(runs):
-        return None
-    over_runs = min(map(len, runs)) >= _FEWEST_RUNS
-    values = [np.array([np.median(run) for run in side]) if over_runs else np.concatenate(side) for side in runs]
-    middles = [float(np.median(np.concatenate(side))) for side in runs]
-    if not middles[0]:
-        return None
-    random = np.random.default_rng(seed)
-    drawn = [np.median(random.choice(side, (_resamples(len(side)), len(side))), axis=1) for side in values]
-    some = min(map(len, drawn))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = np.nanquantile(drawn[1][:some] / drawn[0][:some], (0.025, 0.975))
-    return Ratio(middles[1] / middles[0], float(low), float(high), "runs" if over_runs else "steps")
-
-
-def _resamples(count: int) -> int:
-    """Fewer of long series, whose medians hardly differ."""
-    return max(200, min(_RESAMPLES, 4_000_000 // max(1, count)))
-
-
 def chance_of_luck(before: Share, after: Share) -> float | None:
     """How likely a job that fails as often as the before would pass as often as the after did; None if the after failed.
 
@@ -131,11 +68,8 @@ def enough(before: Sequence[Run], after: Sequence[Run]) -> str:
         return "a run failed"
     if share.total > 1:
         luck = chance_of_luck(share, passes)
-        return (
-            f"by luck so many would pass with chance {100 * luck:.0f} %"
-            if luck is not None and luck <= 1 - SURE
-            else ""
-        )
+        is_sure = luck is not None and luck <= 1 - SURE
+        return f"by luck so many would pass with chance {100 * luck:.0f} %" if is_sure and luck is not None else ""
     failed_s = [s for run in before if run.has_failed and (s := _failed_after_s(run))]
     lasted_s = sum(run.seconds or 0.0 for run in after)
     if failed_s and lasted_s >= _TIMES_AS_LONG * failed_s[0]:
@@ -218,9 +152,8 @@ def _before_fails(before: Side) -> Check:
     name = "before_fails"
     failing = [run for run in before.runs if run.has_failed]
     if not failing:
-        return failed(
-            name, f"no failure in {len(before.runs)} runs before the change, so the runs after it prove nothing"
-        )
+        none = f"no failure in {len(before.runs)} runs before the change"
+        return failed(name, f"{none}, so the runs after it prove nothing")
     with_cause = next((run for run in failing if run.findings), None)
     if with_cause is None:
         reason = f"the run before failed ({failing[0]}), but no cause is established"
@@ -246,9 +179,8 @@ def _comes_as_far(before: Side, after: Side) -> Check:
     failing = [run for run in before.runs if run.has_failed]
     ranks = [max((len(run.case.world) for run in failing), default=0), min(len(run.case.world) for run in after.runs)]
     if ranks[0] and not ranks[1]:
-        return replace(
-            skipped(name, f"nothing shows that the run after had ranks; the run before had {ranks[0]}"), is_own=True
-        )
+        reason = f"nothing shows that the run after had ranks; the run before had {ranks[0]}"
+        return replace(skipped(name, reason), is_own=True)
     if ranks[1] < ranks[0]:
         return failed(name, f"the run after had {ranks[1]} rank{'s' * (ranks[1] != 1)}, the run before {ranks[0]}")
     reached = [run.steps for run in failing if run.steps is not None]
@@ -261,3 +193,135 @@ def _comes_as_far(before: Side, after: Side) -> Check:
     if not least:
         return skipped(name, "no optimizer of torch made a step, so that steps cannot be counted")
     return passed(name, f"the run before failed at step {furthest}, the run after reached step {least}")
+
+
+# What `unhang verify` says: a table for people, JSON, JUnit.
+
+
+def side_rows(sides: Sequence[Side]) -> list[tuple[str, ...]]:
+    """The rows of the table: a name, and a text for each side."""
+    rows: list[tuple[str, Callable[[Side], str]]] = [
+        ("", lambda side: f"{side.name} ({len(side.runs)} runs)" if len(side.runs) > 1 else side.name),
+        ("cause", lambda side: ", ".join(side.causes) or "none"),
+        ("where", lambda side: next((where(run.findings[0]) for run in side.runs if run.findings), "") or _NOTHING),
+        ("outcome", lambda side: _of_all_runs(side, lambda run: run.diagnosis.outcome.value)),
+        ("exit code", lambda side: _of_all_runs(side, lambda r: _NOTHING if r.exit_code is None else str(r.exit_code))),
+        ("findings", lambda side: _of_all_runs(side, lambda run: str(len(run.findings)))),
+        ("steps reached", lambda side: _of_all_runs(side, lambda run: str(run.steps) if run.steps else _NOTHING)),
+        ("step time, median", lambda side: duration(s.median_s) if (s := side.spread) else _NOTHING),
+        ("  quartiles", lambda s: f"{duration(x.lower_s)} to {duration(x.upper_s)}" if (x := s.spread) else _NOTHING),
+        ("  largest", lambda side: f"{duration(s.largest_s)} of {s.count}" if (s := side.spread) else _NOTHING),
+        ("failed runs", lambda side: str(side.failures)),
+    ]
+    return [(name, *(show(side) for side in sides)) for name, show in rows]
+
+
+def _of_all_runs(side: Side, what: Callable[[Run], str]) -> str:
+    """The values of all runs, equal ones once."""
+    return ", ".join(dict.fromkeys(what(run) for run in side.runs))
+
+
+def checks_text(checks: Sequence[Check]) -> str:
+    """One line for each check."""
+    width = max((len(check.name) for check in checks), default=0)
+    return "\n".join(f"{c.verdict.value:7}  {c.name:{width}}  {printable(c.reason, most=240)}" for c in checks)
+
+
+def headline(verified: Verified) -> str:
+    """The answer in one line."""
+    code = verified.exit_code
+    if code == 1:
+        first = next(check for check in verified.checks if check.has_failed)
+        gone = any(check.name == "cause_is_gone" and check.verdict is Verdict.PASS for check in verified.checks)
+        other = next((check for check in verified.checks if check.name == "no_finding" and check.has_failed), None)
+        if gone and other is not None:
+            causes = " and ".join(verified.before.causes)
+            return f"NOT VERIFIED: {causes} is gone, and the job fails otherwise: {printable(other.reason, most=200)}"
+        return f"NOT VERIFIED: {first.name}: {printable(first.reason, most=200)}"
+    if code == 3:
+        return "NOT JUDGED: the evidence does not suffice"
+    if not verified.before.runs:
+        return "AS EXPECTED"
+    return f"VERIFIED: {' and '.join(verified.before.causes)} before, nothing after"
+
+
+def verified_text(verified: Verified) -> str:
+    """The whole as text."""
+    sides = [side for side in (verified.before, verified.after) if side.runs]
+    parts = [headline(verified), "", columns(side_rows(sides), 60), "", checks_text(verified.checks)]
+    if verified.ratio is not None:
+        meaning = "" if verified.ratio.is_certain else ": no difference is established"
+        parts += ["", f"step time, after over before: {verified.ratio}{meaning}"]
+    if verified.luck is not None:
+        least = verified.before.failures.interval[0]
+        parts += ["", _luck(verified.luck, least, verified.after.failures.total)]
+    return "\n".join(parts) + "\n"
+
+
+def _luck(luck: float, least: float, runs: int) -> str:
+    text = f"a job that fails in {100 * least:.0f} % of its runs would pass {runs} run{'s' * (runs > 1)} in a row with chance {100 * luck:.0f} %"
+    return f"{text}: repeat more often (--repeat) if the failure comes and goes" if luck > 0.05 else text
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    first = run.findings[0] if run.findings else None
+    return {
+        "folder": str(run.folder),
+        "outcome": run.diagnosis.outcome.value,
+        "exit_code": run.exit_code,
+        "cause": run.cause or None,
+        "culprit_ranks": list(first.culprit_ranks) if first else [],
+        "findings": len(run.findings),
+        "steps": run.steps,
+        "seconds": run.seconds,
+        "has_failed": run.has_failed,
+    }
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    low, high = side.failures.interval
+    spread = side.spread
+    return {
+        "runs": [_run_json(run) for run in side.runs],
+        "failed": {"count": side.failures.count, "total": side.failures.total, "low": low, "high": high},
+        "step_time_s": spread
+        and {
+            "median": spread.median_s,
+            "lower_quartile": spread.lower_s,
+            "upper_quartile": spread.upper_s,
+            "largest": spread.largest_s,
+            "count": spread.count,
+        },
+    }
+
+
+def checks_json(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """The checks for programs."""
+    return [{"name": c.name, "verdict": c.verdict.value, "reason": c.reason, "required": c.is_required} for c in checks]
+
+
+def verified_json(verified: Verified) -> str:
+    """The whole for programs."""
+    ratio = verified.ratio
+    content = {
+        "schema": SCHEMA,
+        "exit_code": verified.exit_code,
+        "headline": headline(verified),
+        "before": _side_json(verified.before),
+        "after": _side_json(verified.after),
+        "checks": checks_json(verified.checks),
+        "step_time_ratio": ratio
+        and {"value": ratio.value, "low": ratio.low, "high": ratio.high, "resampled_over": ratio.over},
+        "chance_of_luck": verified.luck,
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def checks_junit(checks: Sequence[Check]) -> str:
+    """JUnit XML: one test case for each check; a required one that was skipped is a failure."""
+    cases = [JUnitCase(c.name, _junit_kind(c), printable(c.reason)) for c in checks]
+    return junit(cases, "unhang verify", "unhang.verify")
+
+
+def _junit_kind(check: Check) -> str:
+    return "failure" if check.has_failed else "skipped" if check.verdict is Verdict.SKIPPED else ""

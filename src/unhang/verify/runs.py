@@ -1,4 +1,4 @@
-"""One run of a job, made here or read from a folder, with all that can be said of it."""
+"""One run of a job, made here or read from a folder, with all that can be said of it; and the answers to questions about runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from unhang.diagnosis import judge_paths
-from unhang.errors import UnhangError, WrongUsage
-from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome
+from unhang.errors import UnhangError, UnreadableInput, WrongUsage
+from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome, Verdict
 from unhang.read.runs import REPORT, holds_report, read_report
 from unhang.verify.step_times import StepTrace, StepWatch, add_last_looks, job_of, read_trace
-from unhang.watch.process import children_of
+from unhang.watch.process_tree import descendants_of
 
 BAD_ENDS = (Outcome.HANG, Outcome.CRASH, Outcome.STRAGGLER, Outcome.INTERRUPTED)
 _END_S = 30.0
@@ -201,7 +202,7 @@ def _end(process: subprocess.Popen[str], signo: signal.Signals) -> None:
     """Ends `unhang run`, which ends the job: gently first; SIGINT may be ignored, as it is under nohup; at last all below it."""
     unhang_run = job[0] if (job := job_of(process.pid)) else process.pid
     for number, patience_s in ((signo, _END_S / 3), (signal.SIGTERM, _END_S / 3), (signal.SIGKILL, _END_S / 3)):
-        victims = _below(unhang_run) if number == signal.SIGKILL else [unhang_run]
+        victims = [p.pid for p in descendants_of(unhang_run)] if number == signal.SIGKILL else [unhang_run]
         for pid in victims:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -210,14 +211,6 @@ def _end(process: subprocess.Popen[str], signo: signal.Signals) -> None:
             return
     process.kill()
     process.wait()
-
-
-def _below(pid: int) -> list[int]:
-    """The processes below one, parents first."""
-    found: list[int] = []
-    for child in children_of(pid):
-        found += [child, *_below(child)]
-    return found
 
 
 def read_run(path: Path) -> Run:
@@ -234,6 +227,18 @@ def read_run(path: Path) -> Run:
         return found
     said = read_report(folder / REPORT)  # the program may have been mended since, and its text is part of a verdict
     return replace(found, diagnosis=replace(found.diagnosis, outcome=said.outcome, findings=said.findings))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What is written in a file.
+
+    Raises:
+        UnreadableInput: it cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UnreadableInput(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from None
 
 
 def can_start(words: Sequence[str]) -> None:
@@ -280,3 +285,57 @@ def runs_of(
 def _judged(evidence: Path, folder: Path, trace: StepTrace | None, seconds: float | None, overran: bool) -> Run:
     judged = judge_paths([evidence])
     return Run(folder, judged.case, judged.diagnosis, trace, seconds, overran)
+
+
+# Answers to questions about runs.
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The answer to one question. `is_required`: skipped counts as failed. `is_own`: asked without having been written."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    is_required: bool = False
+    is_own: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it speaks against the run."""
+        return self.verdict is Verdict.FAIL or (self.verdict is Verdict.SKIPPED and self.is_required)
+
+
+def passed(name: str, reason: str) -> Check:
+    """It is as it should be."""
+    return Check(name, Verdict.PASS, reason)
+
+
+def failed(name: str, reason: str) -> Check:
+    """It is not."""
+    return Check(name, Verdict.FAIL, reason)
+
+
+def skipped(name: str, reason: str) -> Check:
+    """The evidence does not tell."""
+    return Check(name, Verdict.SKIPPED, reason)
+
+
+def of_all_runs(checks: Sequence[Check]) -> Check:
+    """The same question to several runs as one answer: the first failure, else what was skipped, else the first answer."""
+    for verdict in (Verdict.FAIL, Verdict.SKIPPED):
+        found = [(number, check) for number, check in enumerate(checks, 1) if check.verdict is verdict]
+        if found and len(checks) > 1:
+            number, check = found[0]
+            return replace(check, reason=f"{len(found)} of {len(checks)} runs, first run {number}: {check.reason}")
+        if found:
+            return found[0][1]
+    return checks[0] if len(checks) == 1 else replace(checks[0], reason=f"all {len(checks)} runs: {checks[0].reason}")
+
+
+def exit_code_of(checks: Sequence[Check]) -> int:
+    """1 if one failed, 3 if a question of our own has no answer, or none has one; else 0."""
+    if any(check.has_failed for check in checks):
+        return 1
+    unanswered = [check for check in checks if check.verdict is Verdict.SKIPPED]
+    return 3 if any(check.is_own for check in unanswered) or len(unanswered) == len(checks) else 0

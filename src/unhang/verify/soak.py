@@ -10,8 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,8 @@ from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.model import CAUSES
 from unhang.model.rank_sets import name_ranks
 from unhang.show.paper import duration
-from unhang.verify.before_after import Share
-from unhang.verify.judging import Check, exit_code_of, failed, passed, skipped
-from unhang.verify.runs import HowToRun, Run, make_run
-from unhang.verify.verify_report import checks_text
+from unhang.verify.before_after import Share, checks_text
+from unhang.verify.runs import Check, HowToRun, Run, exit_code_of, failed, make_run, passed, read_toml, skipped
 
 SCHEMA = "unhang.soak/1"
 _INJECT = (sys.executable, "-m", "unhang", "inject")
@@ -95,10 +93,7 @@ def read_schedule(text: str, known: Mapping[str, str], soak_s: float) -> tuple[S
 
 
 def _read_file(path: Path) -> list[dict[str, Any]]:
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UnreadableInput(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from None
+    content = read_toml(path)
     entries = content.get("fault")
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries) or set(content) != {"fault"}:
         raise WrongUsage(f"{path}: a schedule consists of [[fault]] tables with fault and at_minute")
@@ -170,18 +165,11 @@ def _run_stretch(stretch: Stretch, command: Sequence[str], folder: Path, how: Ho
 
 def _events(record: Path) -> list[dict[str, Any]]:
     events = []
-    try:
-        lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # cut short by the end of its process
-        if isinstance(event, dict) and event.get("event", "happened") == "happened":
-            events.append(event)
-    return events
+    with suppress(OSError):
+        for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):  # cut short by the end of its process
+                events.append(json.loads(line))
+    return [e for e in events if isinstance(e, dict) and e.get("event", "happened") == "happened"]
 
 
 def soak_checks(stretches: Sequence[Stretch]) -> list[Check]:

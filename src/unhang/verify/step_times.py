@@ -1,4 +1,4 @@
-"""How long the steps of a job take, seen from outside: the recorder's pages are read while the job runs."""
+"""How long the steps of a job take, seen from outside: the recorder's pages are read while the job runs. And how two sides compare in this."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 import os
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from unhang.errors import UnhangError
+from unhang.numeric import np
 from unhang.read.page import HEADER, MAGIC, read_page
 from unhang.watch.process import children_of
 
@@ -22,6 +24,9 @@ _SEARCH_S = 0.1
 _MOST_SEEN = 200_000
 _MOST_BYTES = 64 << 20
 _TICKS = os.sysconf("SC_CLK_TCK")
+_RESAMPLES = 2000
+_FEWEST_RUNS = 3  # with fewer, runs cannot be resampled, and steps stand in for them
+_MOST_VALUES = 20_000
 
 Seen = list[tuple[int, int]]  # (steps done, wall ns of the last one), growing
 
@@ -171,3 +176,68 @@ def job_of(pid: int) -> tuple[int, Path] | None:
                         return parent, Path(os.fsdecode(value))
         todo += children
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds of many steps. `count`: how many steps these figures rest on."""
+
+    median_s: float
+    lower_s: float
+    upper_s: float
+    largest_s: float
+    count: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread | None:
+        """Median, quartiles and maximum; None without values."""
+        if not seconds:
+            return None
+        lower, median, upper = (float(q) for q in np.quantile(np.asarray(seconds), (0.25, 0.5, 0.75)))
+        return cls(median, lower, upper, max(seconds), len(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The after's median step time over the before's, with a 95 % bootstrap interval over runs, or over steps."""
+
+    value: float
+    low: float
+    high: float
+    over: str
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval excludes 1."""
+        return self.low > 1 or self.high < 1
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} (95 %: {self.low:.2f} to {self.high:.2f}, resampled over {self.over})"
+
+
+def ratio_of_medians(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], seed: int = 0
+) -> Ratio | None:
+    """Compares the steps of several runs; each inner sequence is one run. None where one side has no steps.
+
+    Steps of one run hang together, so that whole runs are resampled where both sides have three of them.
+    """
+    runs = [[np.asarray(run[:_MOST_VALUES]) for run in side if len(run)] for side in (before, after)]
+    if not all(runs):
+        return None
+    over_runs = min(map(len, runs)) >= _FEWEST_RUNS
+    values = [np.array([np.median(run) for run in side]) if over_runs else np.concatenate(side) for side in runs]
+    middles = [float(np.median(np.concatenate(side))) for side in runs]
+    if not middles[0]:
+        return None
+    random = np.random.default_rng(seed)
+    drawn = [np.median(random.choice(side, (_resamples(len(side)), len(side))), axis=1) for side in values]
+    some = min(map(len, drawn))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = np.nanquantile(drawn[1][:some] / drawn[0][:some], (0.025, 0.975))
+    return Ratio(middles[1] / middles[0], float(low), float(high), "runs" if over_runs else "steps")
+
+
+def _resamples(count: int) -> int:
+    """Fewer of long series, whose medians hardly differ."""
+    return max(200, min(_RESAMPLES, 4_000_000 // max(1, count)))

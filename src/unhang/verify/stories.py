@@ -17,10 +17,9 @@ from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import Outcome
 from unhang.model.rank_sets import name_ranks
 from unhang.verify import runs
-from unhang.verify.before_after import compare_sides, where
+from unhang.verify.before_after import compare_sides, verified_text, where
 from unhang.verify.expectations import default_expectations
 from unhang.verify.runs import HowToRun, Run
-from unhang.verify.verify_report import verified_text
 
 SCHEMA = "unhang.stories/1"
 DEFAULT = "demo"
@@ -117,8 +116,7 @@ class Story:
 
 
 def _diff(old: str, new: str, old_name: str, new_name: str) -> str:
-    lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), old_name, new_name, n=2)
-    return "".join(lines)
+    return "".join(difflib.unified_diff(old.splitlines(True), new.splitlines(True), old_name, new_name, n=2))
 
 
 def _program(command: str) -> str:
@@ -206,9 +204,8 @@ def choose(name: str, stories: Mapping[str, Story]) -> Story:
     if key in stories:
         return stories[key]
     near = difflib.get_close_matches(key, stories, 1, 0.5)
-    raise WrongUsage(
-        f"there is no story {name!r}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(stories)}")
-    )
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(stories)}"
+    raise WrongUsage(f"there is no story {name!r}; {hint}")
 
 
 def play(story: Story, folder: Path, how: HowToRun, show: Show = print) -> int:
@@ -293,10 +290,8 @@ def _run_with_fault(story: Story, fault: Fault, folder: Path, how: HowToRun) -> 
 
 def agrees(fault: Fault, run: Run) -> bool:
     """Whether the verdict of a run is the truth about the fault: outcome, cause and culprits."""
-    named = _culprits(run)
-    is_them = (
-        bool(named) and set(named) <= set(fault.culprits) if fault.any_culprit else set(named) == set(fault.culprits)
-    )
+    named, truth = set(_culprits(run)), set(fault.culprits)
+    is_them = bool(named) and named <= truth if fault.any_culprit else named == truth
     return run.diagnosis.outcome == fault.outcome and run.cause == fault.cause and is_them
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.check.network.interfaces import (
+from unhang.check.network.addresses import (
     Interface,
     family_of,
     holder_of,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from unhang.check.machine.clock import Bracket, EvenClock, bracket_offset
+from unhang.check.machine import Bracket, EvenClock, bracket_offset
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 2.5, -3600.0])
@@ -34,8 +34,8 @@ def test_clocks_that_are_set_meanwhile_contradict_each_other() -> None:
 
 def test_a_clock_that_is_set_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     walls, steadies = iter([100.0, 100.2, 40.5]), iter([5.0, 5.2, 5.5])
-    monkeypatch.setattr("unhang.check.machine.clock.time.time", lambda: next(walls))
-    monkeypatch.setattr("unhang.check.machine.clock.time.monotonic", lambda: next(steadies))
+    monkeypatch.setattr("unhang.check.machine.time.time", lambda: next(walls))
+    monkeypatch.setattr("unhang.check.machine.time.monotonic", lambda: next(steadies))
     clock = EvenClock()
     assert clock.jump_s() == pytest.approx(0.0)
     assert clock.jump_s() == pytest.approx(-60.0)

@@ -11,7 +11,7 @@ import pytest
 from tests.check.forked import forked
 from unhang.check.calls import TookTooLong
 from unhang.check.machine.folders import mount_of, read_folder
-from unhang.check.machine.memory import leftovers
+from unhang.check.machine.limits import leftovers
 
 MOUNTS = """\
 /dev/vda1 / ext4 rw,relatime 0 0
@@ -79,7 +79,7 @@ def test_only_old_files_of_processes_that_are_gone_are_left_over(tmp_path: Path)
     assert leftovers(tmp_path) == (), "all are young: a job may have just made them"
     later = time.time() + 3600
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unhang.check.machine.memory.time.time", lambda: later)
+        patch.setattr("unhang.check.machine.limits.time.time", lambda: later)
         found = {item.name: item for item in leftovers(tmp_path)}
     assert set(found) == {names[0], names[4], "nccl-a1B2c3"}
     assert (found[names[0]].pid, found["nccl-a1B2c3"].pid) == (gone, None)
@@ -92,7 +92,7 @@ def test_files_of_nccl_that_are_in_use_are_not_left_over(tmp_path: Path, monkeyp
     path = tmp_path / "nccl-a1B2c3"
     path.write_bytes(b"x" * 4096)
     later = time.time() + 3600
-    monkeypatch.setattr("unhang.check.machine.memory.time.time", lambda: later)
+    monkeypatch.setattr("unhang.check.machine.limits.time.time", lambda: later)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         assert leftovers(tmp_path) == ()
     assert [item.name for item in leftovers(tmp_path)] == ["nccl-a1B2c3"]

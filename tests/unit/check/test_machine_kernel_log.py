@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.check.machine.kernel_log import KernelMessage, kernel_messages, parse_lines, parse_record
+from unhang.check.machine import KernelMessage, kernel_messages, parse_lines, parse_record
 
 
 def test_a_record_of_the_device() -> None:
@@ -27,6 +27,6 @@ def test_a_log_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pyte
     def refuse() -> str:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("unhang.check.machine.kernel_log._buffer", refuse)
+    monkeypatch.setattr("unhang.check.machine._buffer", refuse)
     with pytest.raises(OSError, match="kmsg"):
         kernel_messages(device=tmp_path / "kmsg")

@@ -14,12 +14,12 @@ from unhang.check.machine.limits import (
     groups_of,
     has_capability,
     limits,
+    memory,
     open_files,
     processes,
     quota,
     rdma_devices,
 )
-from unhang.check.machine.memory import memory
 
 MEMINFO = "MemTotal:       65843064 kB\nMemFree:         1000000 kB\nMemAvailable:   40000000 kB\nSwapFree:              0 kB\n"
 GB = 1 << 30

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from unhang.cli.annotating import annotated
 from unhang.cli.main import main
 from unhang.diagnosis import Judged
 from unhang.model import Case, Diagnosis, Finding, Inventory, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import Fix
+from unhang.show.reports import annotated
 
 
 def judged(outcome: Outcome, *findings: Finding) -> Judged:

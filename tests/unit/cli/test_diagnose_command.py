@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from unhang.cli import streams
+from unhang.cli import console as streams
 from unhang.cli.main import main
 from unhang.cli.run import diagnose_and_show
 from unhang.diagnosis import Judged

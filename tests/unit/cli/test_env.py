@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unhang.cli.env import command
+from unhang.cli.lint import env as command
 from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.model import Finding
 from unhang.read.environment.sources import of_process, read_python

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.slowness import slowness
 
-from unhang.cli.diagnose import NoReport, newest_report
+from unhang.cli.console import log
 from unhang.cli.main import main
-from unhang.cli.streams import log
+from unhang.cli.reports import NoReport, newest_report
 from unhang.errors import UnreadableInput
 from unhang.model import Diagnosis, Inventory, Job, Outcome
 from unhang.read.dumps import archive, unpack

@@ -175,7 +175,7 @@ class TestSettings:
         assert not capsys.readouterr().out.startswith("{")
 
     def test_stand_behind_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from unhang.cli.options import defaults_of
+        from unhang.cli.main import defaults_of
         from unhang.cli.run import command
 
         self.path.write_text('[tool.unhang.run]\nstall-after = 30\nkeep = "failed"\nenv = ["A=b"]\nquiet = true\n')

@@ -7,7 +7,7 @@ import pytest
 from unhang.analyze.compare import Comparison, GroupChange, OpUse, Pair, SizeChange, StepTime
 from unhang.analyze.schedule import Divergence
 from unhang.model import ProcessGroup
-from unhang.show.comparison import comparison_json, render_comparison
+from unhang.show.runs import comparison_json, render_comparison
 
 ALIKE = Comparison(world=(8, 8), calls=(80, 80), wrapped=(0, 0), compared=80)
 PARTED = Divergence(tuple(range(8)), "TP", 312, "all_reduce(4x2048 Float)", "all_gather(2x2048 Float)")

@@ -6,7 +6,7 @@ import pytest
 
 from unhang.show import paper
 from unhang.show.paper import Paper, fitted
-from unhang.show.run_list import ListedRun, render_run_list
+from unhang.show.runs import ListedRun, render_run_list
 
 LONG = "rank 0 called all_reduce alone: evaluation.py:29 runs only on rank 0 (`if dist.get_rank() == 0`)"
 

@@ -232,11 +232,8 @@ def probe_together(context: Context) -> Iterator[Reading | Unavailable]:
     own = _run(context, names, ranks, backend)
     results = participants.collect("collectives/results", as_fields(own), 2 * options.case_limit_s + _GATHER_LIMIT_S)
     if participants.member.rank == 0:
-        by_place = {
-            place: msgspec.convert(results[rank], tuple[CaseResult, ...])
-            for place, rank in enumerate(ranks)
-            if rank in results
-        }
+        came = ((place, results[rank]) for place, rank in enumerate(ranks) if rank in results)
+        by_place = {place: msgspec.convert(result, tuple[CaseResult, ...]) for place, result in came}
         yield from _readings(by_place, ranks, backend)
         yield from _compared(reference_of(by_place, len(ranks)), context)
 
@@ -272,22 +269,15 @@ def _readings(
         shown: dict[str, Value] = {"ranks": " ".join(map(str, who)), "because": one.because, "cases": len(one.cases)}
         yield from (Reading("collectives.blame", tables[one.cases[0]].name, shown, rank) for rank in who)
     for slow in slow_ranks(by_place):
-        figures: dict[str, Value] = {
-            "median_s": slow.median_s,
-            "others_s": slow.others_s,
-            "ratio": round(slow.ratio, 2),
-        }
+        figures = {"median_s": slow.median_s, "others_s": slow.others_s, "ratio": round(slow.ratio, 2)}
         yield Reading("collectives.slow_rank", "compute_speed", figures, ranks[slow.rank])
 
 
 def _failure(table: CaseTable, ranks: Sequence[int]) -> Reading:
     """A case that failed, with what some of the ranks said."""
     said = [f"rank {ranks[place]}: {reason}" for place, reason in list(table.reasons.items())[:_MOST_REASONS]]
-    return Reading(
-        "collectives.failure",
-        table.name,
-        {"verdict": table.verdict.value, "group": table.group, "because": table.because, "said": "; ".join(said)},
-    )
+    fields = {"verdict": table.verdict.value, "group": table.group, "because": table.because, "said": "; ".join(said)}
+    return Reading("collectives.failure", table.name, fields)
 
 
 def _compared(now: Reference, context: Context) -> Iterator[Reading | Unavailable]:

@@ -84,8 +84,7 @@ def _table(model: CaseResult, row: Mapping[int, CaseResult], world_size: int, st
     reasons |= {rank: "this rank has reported nothing" for rank in range(world_size) if rank not in row}
     verdict = next(state for state in _WORST_FIRST if state in states.values())
     consequence_of = stopped_at if verdict in _STOPPING else None
-    suspects: tuple[int, ...] = ()
-    because = ""
+    suspects, because = tuple[int, ...](), ""
     if consequence_of is not None:
         because = f"case {consequence_of} had failed before"
     elif verdict in _STOPPING:
@@ -95,9 +94,8 @@ def _table(model: CaseResult, row: Mapping[int, CaseResult], world_size: int, st
     elif verdict is State.SKIPPED and State.OK in states.values():
         verdict = State.ERROR
         suspects, because = _who_refused(states)
-    return CaseTable(
-        model.case, model.name, model.op, model.group, verdict, states, reasons, suspects, because, consequence_of
-    )
+    about = model.case, model.name, model.op, model.group
+    return CaseTable(*about, verdict, states, reasons, suspects, because, consequence_of)
 
 
 def _ranks(found: Iterable[int]) -> str:
@@ -119,9 +117,7 @@ def _who_stopped(row: Mapping[int, CaseResult], world_size: int) -> tuple[tuple[
     behind = {rank for rank, count in counts.items() if count < max(counts.values())}
     died = {rank for rank, r in row.items() if r.state is State.DIED and not _IS_VICTIM.search(r.reason)}
     mute = {rank for rank in hung if row[rank].entered and row[rank].stuck is None}
-    own_error = {
-        rank for rank, r in row.items() if r.state is State.ERROR and not _PEER_IS_GONE.search(r.reason)
-    }  # fmt: skip
+    own_error = {rank for rank, r in row.items() if r.state is State.ERROR and not _PEER_IS_GONE.search(r.reason)}
     most, few = world_size - 1, world_size // 2
     candidates = (
         (set.intersection(*waiting) if waiting else set(), most, "did not come while the others waited"),

@@ -102,9 +102,8 @@ def compare(
 ) -> Wrong | None:
     """The first wrong element, None if all are right. `relative`: the error that a mean may have."""
     if got.shape != expected.shape:
-        return Wrong(
-            0, f"{expected.numel()} elements", f"{got.numel()}", expected.numel(), expected.numel(), tuple(sources)
-        )
+        wanted = expected.numel()
+        return Wrong(0, f"{wanted} elements", f"{got.numel()}", wanted, wanted, tuple(sources))
     if torch.equal(got, expected):
         return None
     is_wrong = (got - expected).abs() > expected.abs() * relative if relative else got != expected
@@ -112,9 +111,9 @@ def compare(
     indexes = is_wrong.nonzero().flatten()
     if not len(indexes):
         return None
-    first = int(indexes[0])
-    expected_text, got_text = str(expected[first].item()), str(got[first].item())
-    return Wrong(first, expected_text, got_text, len(indexes), got.numel(), tuple(sources))
+    at = int(indexes[0])
+    texts = str(expected[at].item()), str(got[at].item())
+    return Wrong(at, *texts, len(indexes), got.numel(), tuple(sources))
 
 
 def compare_parts(parts: Iterable[tuple[torch.Tensor, torch.Tensor, int]]) -> Wrong | None:
@@ -129,9 +128,7 @@ def compare_parts(parts: Iterable[tuple[torch.Tensor, torch.Tensor, int]]) -> Wr
             count += wrong.count
             first = first or Wrong(before + wrong.first_index, wrong.expected, wrong.got, 0, 0)
         before += expected.numel()
-    if first is None:
-        return None
-    return Wrong(first.first_index, first.expected, first.got, count, before, tuple(sources))
+    return first and replace(first, count=count, size=before, sources=tuple(sources))
 
 
 def compare_sum(got: torch.Tensor, pattern: Pattern, ranks: Sequence[int], whole: int, offset: int = 0) -> Wrong | None:
@@ -217,11 +214,8 @@ class Place:
             return compare_sum(got, self.pattern, self.ranks, whole, offset)
         expected = self.pattern.reduced(self.ranks, whole, self.case.reduction)
         is_mean_inexact = self.case.reduction == "avg" and self.members & (self.members - 1)
-        return compare(
-            got,
-            expected[offset : offset + got.numel()],
-            relative=_MEAN_ERROR * self.members if is_mean_inexact else 0.0,
-        )
+        relative = _MEAN_ERROR * self.members if is_mean_inexact else 0.0
+        return compare(got, expected[offset : offset + got.numel()], relative=relative)
 
     def compare_gathered(self, parts: list[torch.Tensor]) -> Wrong | None:
         """Compares what came from each rank of the group, in order."""

@@ -78,9 +78,8 @@ def _issued() -> int | None:
     if not any(flight.recorders("_json")):
         return None
     try:
-        groups = [
-            s for dump in flight.as_json(includeCollectives=False) for s in (dump.get("pg_status") or {}).values()
-        ]
+        dumps = flight.as_json(includeCollectives=False)
+        groups = [status for dump in dumps for status in (dump.get("pg_status") or {}).values()]
         return sum(max(int(status["last_enqueued_collective"]), 0) for status in groups)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -155,9 +154,7 @@ def _join(options: argparse.Namespace, reporter: Reporter) -> Bench:
         device = torch.device("cuda", options.local_rank % max(torch.cuda.device_count(), 1))
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=options.limit + _GROUP_TIMEOUT_MARGIN_S)
-    dist.init_process_group(
-        options.backend, store=store, rank=options.rank, world_size=options.world, timeout=timeout
-    )  # fmt: skip
+    dist.init_process_group(options.backend, store=store, rank=options.rank, world_size=options.world, timeout=timeout)
     return Bench(options.rank, options.world, device, store, timeout)
 
 

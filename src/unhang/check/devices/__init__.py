@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unhang.check.areas import Context
+from unhang.check.areas import Context, Member
 from unhang.check.calls import Died, TookTooLong, limited
 from unhang.check.devices import vendors
 from unhang.check.devices.vendors import Fields, between
-from unhang.check.participants import Member
 from unhang.model import Reading, Unavailable
 
 SCOPE = "rank"

@@ -73,10 +73,8 @@ def _answers(groups: Sequence[Sequence[int]], said: Mapping[int, Said]) -> tuple
     """A group is bad if a member got something wrong, or if it took much longer than its peers; hung if a member said nothing."""
     of_groups = [[said.get(rank) for rank in group] for group in groups]
     times = [[answer["seconds"] for answer in answers if answer] for answers in of_groups]
-    slowest = [
-        max(found) if len(found) == len(g) and None not in found else None
-        for g, found in zip(groups, times, strict=True)
-    ]
+    both = zip(groups, times, strict=True)
+    slowest = [max(found) if len(found) == len(group) and None not in found else None for group, found in both]
     timed = answers_from_times([tuple(group) for group in groups], slowest)
     return tuple(_answer(answers, by_time) for answers, by_time in zip(of_groups, timed, strict=True))
 
@@ -86,9 +84,8 @@ def _answer(answers: Sequence[Said], by_time: Answer) -> Answer:
         return Answer.HUNG
     if any(answer and answer["state"] != "ok" for answer in answers):
         return Answer.BAD
-    return (
-        Answer.OK if by_time is Answer.MISSING else by_time
-    )  # too few peers to judge its time; its results were right
+    # Where too few peers are there to judge its time, its results were right.
+    return Answer.OK if by_time is Answer.MISSING else by_time
 
 
 def _stuck(groups: Sequence[Sequence[int]], said: Mapping[int, Said]) -> list[int]:

@@ -257,9 +257,8 @@ class Evidence:
 
     def _of_good_E(self) -> npt.NDArray[np.bool_]:
         """`[E]`: whether both members of a pair are good."""
-        is_good_E: npt.NDArray[np.bool_] = (self.status_N[self._rows_E5[: len(self._at), :2]] == Status.GOOD).all(
-            axis=1
-        )
+        status_E2 = self.status_N[self._rows_E5[: len(self._at), :2]]
+        is_good_E: npt.NDArray[np.bool_] = (status_E2 == Status.GOOD).all(axis=1)
         return is_good_E
 
     def is_reachable(self, group: Group) -> bool:

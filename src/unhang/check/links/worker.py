@@ -85,9 +85,8 @@ class Tester:
             differs = (received != expected).nonzero()
             if len(differs):
                 source = ranks[int(differs[0]) // size]
-                return median(
-                    times
-                ), f"{len(differs)} of {len(expected)} elements are wrong, the first one from rank {source}"
+                wrong = f"{len(differs)} of {len(expected)} elements are wrong, the first one from rank {source}"
+                return median(times), wrong
         total = torch.full((size,), self.rank + 1, dtype=torch.int32, device=self.device)
         dist.all_reduce(total)
         self._sync()

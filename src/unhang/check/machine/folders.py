@@ -187,7 +187,6 @@ def _kept_token(kept: ExitStack, folder: Path) -> dict[str, str]:
     """Writes a file that is there until `kept` is closed, and says its name; or what was against it."""
     name = f".unhang-check-{uuid.uuid4().hex}"
     path = folder / name
-
     try:
         kept.enter_context(kept_while(partial(_make, path), partial(_remove, path), _MAKE_LIMIT_S))
     except (TookTooLong, OSError, RuntimeError) as error:

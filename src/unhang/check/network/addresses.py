@@ -1,27 +1,178 @@
-"""The address of rank 0, and those that gloo and NCCL will choose for themselves."""
+"""The network interfaces of this machine, never blocking; and names, addresses and routes: that of rank 0 above all."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import ipaddress
+import os
+import re
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unhang.check.areas import Context
-from unhang.check.network.interfaces import (
-    Interface,
-    family_of,
-    holder_of,
-    is_loopback,
-    is_of_use,
-    network_id,
-    read_interfaces,
-)
 from unhang.model import Reading, Unavailable
 from unhang.model.evidence import Value
+
+_SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFCONF = 0x8913, 0x8921, 0x8912
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
+_IFREQ_BYTES, _MOST_BYTES = 40, 40 * 512
+_CONTAINER_BRIDGE = re.compile(r"docker|br-[0-9a-f]{12}$|virbr|lxc|lxd|cni|podman|flannel|cbr|cilium")
+_INFINIBAND = 32
+_LINK_SCOPE = "20"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One interface. `kind`: loopback, infiniband, container-bridge, bridge, virtual or device."""
+
+    name: str
+    kind: str = "device"
+    is_up: bool = True
+    has_carrier: bool = True
+    mtu_bytes: int = 1500
+    speed_mbps: int | None = None
+    addresses: tuple[str, ...] = ()  # IPv4 first, as getifaddrs gives them
+
+
+def interface_reading(interface: Interface) -> Reading:
+    """An interface as it is reported."""
+    fields = asdict(interface) | {"addresses": " ".join(interface.addresses)}
+    return Reading("network.interface", str(fields.pop("name")), fields)
+
+
+def read_interfaces() -> tuple[Interface, ...]:
+    """All interfaces, in the order of the kernel.
+
+    Raises:
+        OSError: this is no Linux, or it does not tell.
+    """
+    names = [name for _, name in socket.if_nameindex()]
+    addresses = _addresses()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        return tuple(_interface(asked, name, tuple(addresses.get(name, ()))) for name in names)
+
+
+def _interface(asked: socket.socket, name: str, addresses: tuple[str, ...]) -> Interface:
+    flags = _number(asked, _SIOCGIFFLAGS, name, "H")
+    return Interface(
+        name,
+        kind_of(name, bool(flags & _IFF_LOOPBACK), Path("/sys/class/net")),
+        bool(flags & _IFF_UP),
+        bool(flags & _IFF_RUNNING),
+        _number(asked, _SIOCGIFMTU, name, "i"),
+        _speed(name),
+        addresses,
+    )
+
+
+def _number(asked: socket.socket, request: int, name: str, form: str) -> int:
+    """A flag word or number of an interface; 0 where it has gone meanwhile."""
+    with suppress(OSError):
+        answer = fcntl.ioctl(asked, request, struct.pack("16s24x", name.encode()))
+        return int(struct.unpack_from(form, answer, 16)[0])
+    return 0
+
+
+def kind_of(name: str, is_loopback: bool, folder: Path) -> str:
+    """What kind of interface it is. `folder`: /sys/class/net."""
+    if is_loopback:
+        return "loopback"
+    with suppress(OSError, ValueError):
+        if int((folder / name / "type").read_text()) == _INFINIBAND:
+            return "infiniband"
+    if _CONTAINER_BRIDGE.match(name):
+        return "container-bridge"
+    with suppress(OSError):
+        if (folder / name / "bridge").is_dir():
+            return "bridge"
+        if "/devices/virtual/" in str((folder / name).resolve()):
+            return "virtual"
+    return "device"
+
+
+def _speed(name: str) -> int | None:
+    """In Mbit/s; None where the device does not tell (virtual ones say -1)."""
+    with suppress(OSError, ValueError):
+        speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
+        return speed if speed > 0 else None
+    return None
+
+
+def _addresses() -> dict[str, list[str]]:
+    """Interface -> its addresses, IPv4 before IPv6."""
+    found: dict[str, list[str]] = {}
+    text = ""
+    with suppress(OSError):
+        text = Path("/proc/net/if_inet6").read_text()
+    for name, address in [*_ipv4(), *ipv6_in(text)]:
+        found.setdefault(name, []).append(address)
+    return found
+
+
+def _ipv4() -> list[tuple[str, str]]:
+    import array
+
+    room = array.array("B", bytes(_MOST_BYTES))
+    start, _ = room.buffer_info()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked, _SIOCGIFCONF, struct.pack("iL", _MOST_BYTES, start))
+    used = struct.unpack("iL", answer)[0]
+    rows = [room[i : i + _IFREQ_BYTES].tobytes() for i in range(0, used, _IFREQ_BYTES)]
+    return [(row[:16].split(b"\0")[0].decode().split(":")[0], socket.inet_ntoa(row[20:24])) for row in rows]
+
+
+def ipv6_in(text: str) -> list[tuple[str, str]]:
+    """The addresses in /proc/net/if_inet6. Those of one link only (fe80::) come last: nobody elsewhere reaches them."""
+    rows = [parts for parts in map(str.split, text.splitlines()) if len(parts) == 6]
+    rows.sort(key=lambda parts: parts[3] == _LINK_SCOPE)
+    return [(parts[5], str(ipaddress.IPv6Address(int(parts[0], 16)))) for parts in rows]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this host reaches it: 127.x, ::1."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(address.split("%")[0]).is_loopback
+    return False
+
+
+def is_of_use(address: str) -> bool:
+    """Whether others may reach it: neither loopback nor valid on one link only (fe80::, 169.254.x)."""
+    with suppress(ValueError):
+        found = ipaddress.ip_address(address.split("%")[0])
+        return not (found.is_loopback or found.is_link_local)
+    return True
+
+
+def family_of(address: str) -> str:
+    """`IPv4` or `IPv6`."""
+    return "IPv6" if ":" in address else "IPv4"
+
+
+def holder_of(address: str, interfaces: Iterable[Interface]) -> Interface | None:
+    """The interface that has this address. All of 127.x belong to the loopback interface."""
+    plain = address.split("%")[0]
+    for interface in interfaces:
+        if plain in interface.addresses or (interface.kind == "loopback" and is_loopback(plain)):
+            return interface
+    return None
+
+
+def network_id() -> str:
+    """What tells one network stack from another: the boot of the machine, and the namespace. Empty: it cannot be told."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/net')}"
+    return ""
+
+
+# Names, addresses and routes.
 
 _ANY_PORT = 9  # a UDP socket that is connected sends nothing
 _RESOLVE_LIMIT_S, _CONNECT_LIMIT_S = 3.0, 2.0
@@ -45,9 +196,8 @@ def read_master(context: Context, interfaces: tuple[Interface, ...]) -> Iterator
         "families": " ".join(sorted({family_of(a) for a in found.addresses})),
     }
     if interfaces:
-        fields["own_families"] = " ".join(
-            sorted({family_of(a) for i in interfaces for a in i.addresses if is_of_use(a)})
-        )
+        own_families = {family_of(a) for i in interfaces for a in i.addresses if is_of_use(a)}
+        fields["own_families"] = " ".join(sorted(own_families))
     if found.addresses:
         fields |= way_to(found.addresses, interfaces)
     if context.participants.is_alone and member.world_size > 1 and member.rank != 0 and member.port and found.addresses:
@@ -149,163 +299,3 @@ def outcome_of(error: OSError) -> str:
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM):
         return "no route"
     return "failed"
-
-
-_GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
-_NCCL_ORDER = (
-    ("ib", "ib*"),
-    ("^docker,lo", "the first that is neither docker* nor lo*"),
-    ("docker", "docker*"),
-    ("lo", "lo*"),
-)
-_FAMILIES = {"AF_INET": "IPv4", "AF_INET6": "IPv6"}
-_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
-
-
-def read_choices(context: Context, interfaces: Sequence[Interface]) -> Iterator[Reading]:
-    """What each backend of the job will choose."""
-    for choice in _choices(context, interfaces):
-        fields = asdict(choice) | {"family": choice.family, "is_loopback": is_loopback(choice.address)}
-        fields["is_main"] = mains(context.environ, context.options.backend)[0] == choice.backend
-        fields["network_id"] = network_id()
-        yield Reading("network.choice", str(fields.pop("backend")), fields)
-
-
-def _choices(context: Context, interfaces: Sequence[Interface]) -> list[Choice]:
-    name = context.member.host
-    asked = context.environ.get("GLOO_SOCKET_IFNAME", "")
-    host = Resolved(name) if asked.strip() else resolve(name)
-    choices = [gloo_choice(context.environ, interfaces, host)]
-    if "nccl" in mains(context.environ, context.options.backend):
-        choices.append(nccl_choice(context.environ, interfaces))
-    return choices
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a backend chooses. `how`: the variable, `host name`, `fallback` or `order`; `asked`: its value.
-
-    `problem`: empty, `absent`, `down` or `no address`.
-    """
-
-    backend: str
-    how: str
-    asked: str
-    interface: str = ""
-    kind: str = ""
-    address: str = ""
-    problem: str = ""
-
-    @property
-    def family(self) -> str:
-        """Of the address."""
-        return family_of(self.address) if self.address else ""
-
-
-def gloo_choice(
-    environ: Mapping[str, str],
-    interfaces: Sequence[Interface],
-    host: Resolved,
-    is_usable: Callable[[str], bool] = can_bind,
-) -> Choice:
-    """Gloo takes the interface of the variable, or the first address of the host's own name that it can bind.
-
-    Without any it falls back to 127.0.0.1. `host`: what the host's name resolves to.
-    """
-    if asked := environ.get(_GLOO, "").strip():
-        choices = [_by_name(name.strip(), asked, interfaces) for name in asked.split(",") if name.strip()]
-        return next((c for c in choices if c.problem), choices[0] if choices else Choice("gloo", _GLOO, asked))
-    for address in host.addresses:
-        if is_usable(address):
-            holder = holder_of(address, interfaces)
-            name, kind = (holder.name, holder.kind) if holder else ("", "")
-            return Choice("gloo", "host name", host.name, name, kind, address)
-    return Choice("gloo", "fallback", host.name, "lo", "loopback", "127.0.0.1")
-
-
-def _by_name(name: str, asked: str, interfaces: Sequence[Interface]) -> Choice:
-    found = next((i for i in interfaces if i.name == name), None)
-    if found is None:
-        return Choice("gloo", _GLOO, asked, name, problem="absent")
-    return _choice("gloo", _GLOO, asked, found, found.addresses)
-
-
-def _choice(backend: str, how: str, asked: str, found: Interface, addresses: Sequence[str]) -> Choice:
-    problem = "no address" if not addresses else "" if found.is_up and found.has_carrier else "down"
-    return Choice(backend, how, asked, found.name, found.kind, next(iter(addresses), ""), problem)
-
-
-def nccl_choice(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Choice:
-    """NCCL takes what the variable names (prefixes; `=` exact, `^` all but these), else the first that fits its order.
-
-    Source: NCCL user guide, NCCL_SOCKET_IFNAME: ib*, then anything but docker* and lo*, then docker*, then lo*.
-    """
-    family = _FAMILIES.get(environ.get("NCCL_SOCKET_FAMILY", ""), "")
-    asked = environ.get(_NCCL, "").strip()
-    for pattern, how in ((asked, _NCCL),) if asked else _NCCL_ORDER:
-        fitting = [i for i in interfaces if fits(pattern, i.name)]
-        addressed = sorted((i for i in fitting if _of(family, i)), key=lambda i: family_of(_of(family, i)[0]))
-        usable = [i for i in addressed if i.is_up]
-        if usable or (asked and addressed):
-            first = (usable or addressed)[0]
-            return _choice("nccl", how if asked else "order", asked or how, first, _of(family, first))
-        if asked:
-            return Choice(
-                "nccl", _NCCL, asked, fitting[0].name if fitting else "", problem="no address" if fitting else "absent"
-            )
-    return Choice("nccl", "order", "", problem="no address")
-
-
-def _of(family: str, interface: Interface) -> tuple[str, ...]:
-    return tuple(a for a in interface.addresses if not family or family_of(a) == family)
-
-
-def fits(pattern: str, name: str) -> bool:
-    """Whether a name is meant by a pattern of NCCL: `eth`, `=eth0`, `^docker,lo`, `^=eth1`, several with commas."""
-    excludes = pattern.startswith("^")
-    rest = pattern.removeprefix("^")
-    is_exact = rest.startswith("=")
-    names = [n.split(":")[0] for n in rest.removeprefix("=").split(",") if n]
-    return any(name == n if is_exact else name.startswith(n) for n in names) != excludes
-
-
-def has_devices() -> bool:
-    """Whether there is a GPU that NCCL or RCCL could use."""
-    return any(Path(path).exists() for path in _DEVICES)
-
-
-def mains(environ: Mapping[str, str], backend: str) -> tuple[str, ...]:
-    """The backends that the job uses, as far as is known; the first mainly. `backend`: what was asked for."""
-    if backend:
-        return (backend, *("gloo",) * (backend != "gloo"))
-    if has_devices():
-        return ("nccl", "gloo")
-    return ("gloo", *("nccl",) * bool(environ.get(_NCCL)))
-
-
-def own_addresses(context: Context) -> tuple[dict[str, str], list[str]]:
-    """Own addresses that the job would give its peers -> why, and those that it perhaps does not use.
-
-    Where none is of use to others, the one that leads to the master.
-    """
-    try:
-        interfaces = read_interfaces()
-    except OSError:
-        interfaces = ()
-    main = mains(context.environ, context.options.backend)[0]
-    chosen = [c for c in _choices(context, interfaces) if c.address and is_of_use(c.address)]
-    chosen.sort(key=lambda c: c.backend != main)
-    found: dict[str, str] = {}
-    for choice in chosen:
-        found.setdefault(choice.address, f"{choice.backend} by {choice.how}, {choice.interface}")
-    minor = [address for address in found if all(c.backend != main for c in chosen if c.address == address)]
-    return found or _leading_to_master(context, interfaces), minor
-
-
-def _leading_to_master(context: Context, interfaces: tuple[Interface, ...]) -> dict[str, str]:
-    way = way_to(resolve(context.member.address).addresses, interfaces)
-    source = way.get("source_address", "")
-    if source and is_of_use(source):
-        return {source: f"the way to MASTER_ADDR, {way['source_interface']}"}
-    usable = (i for i in interfaces if i.is_up and i.has_carrier and i.kind != "container-bridge")
-    return next(({a: f"the first address, {i.name}"} for i in usable for a in i.addresses if is_of_use(a)), {})

@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from unhang.check.network.addresses import outcome_of
@@ -194,9 +193,8 @@ def _bulk(address: str, port: int, token: bytes) -> Fields:
         "bulk_lost": state.lost,
     }
     if came < min(sent, 2 * max(536, state.mss_bytes)):
-        passing = next(
-            (size for size in _SMALL_SEGMENTS if size < state.mss_bytes and _passes(address, port, token, size)), None
-        )
+        smaller = (size for size in _SMALL_SEGMENTS if size < state.mss_bytes)
+        passing = next((size for size in smaller if _passes(address, port, token, size)), None)
         if not _passes(address, port, token):
             fields |= {"stalled": True, "passing_mss_bytes": passing}
     return fields
@@ -267,9 +265,7 @@ class Listening:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         if self._thread is not None:
             self._thread.join(2)

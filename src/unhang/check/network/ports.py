@@ -70,19 +70,17 @@ def _holder_fields(port: int) -> dict[str, Value]:
     if not holders:
         return fields
     own, holder = set(ancestors_of(os.getpid())), holders[0]
-    return fields | {
-        "pid": holder.pid,
-        "command": holder.command,
-        "user": holder.user,
-        "age_s": round(holder.age_s),
-        "parent_pid": holder.parent_pid,
-        "parent": (holder.parent.split() or [""])[0].rpartition("/")[2],
-        "rank_of_holder": holder.rank,
-        "run_id": holder.run_id,
-        "is_orphan": holder.is_orphan,
-        "started_ticks": holder.started_ticks,
-        "is_ours": any(holder.pid in own for holder in holders),
-    }
+    alike = ("pid", "command", "user", "parent_pid", "run_id", "is_orphan", "started_ticks")
+    return (
+        fields
+        | {name: getattr(holder, name) for name in alike}
+        | {
+            "age_s": round(holder.age_s),
+            "parent": (holder.parent.split() or [""])[0].rpartition("/")[2],
+            "rank_of_holder": holder.rank,
+            "is_ours": any(holder.pid in own for holder in holders),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

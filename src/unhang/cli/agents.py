@@ -1,21 +1,25 @@
-"""`unhang skill`: the skill for agents, written as a folder by the format of agentskills.io, and the check of such a folder."""
+"""What agents get: `unhang skill` writes or checks a skill in the format of agentskills.io, `unhang mcp` serves tools over stdin and stdout."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-WRONG = 1
+from unhang.cli.console import seconds
+from unhang.errors import UnhangError
+
+_WRONG = 1
 
 
 @click.group("skill")
-def command() -> None:
+def skill() -> None:
     """Teach an agent to find out why a job hangs: write the skill, or check one."""
 
 
-@command.command("install")
+@skill.command("install")
 @click.option(
     "--target",
     metavar="DIR",
@@ -35,7 +39,7 @@ def install(target: Path | None, force: bool) -> int:
     return 0
 
 
-@command.command("validate")
+@skill.command("validate")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def check(folder: Path) -> int:
     """Check a skill against the format: names, limits, links."""
@@ -45,7 +49,7 @@ def check(folder: Path) -> int:
     for problem in problems:
         click.echo(f"{folder}: {problem}")
     if problems:
-        return WRONG
+        return _WRONG
     click.echo(f"{folder}: a valid skill")
     return 0
 
@@ -57,3 +61,44 @@ def commands_with_help() -> Mapping[str, str]:
     context = click.Context(cli)
     found = ((name, cli.get_command(context, name)) for name in COMMANDS)
     return {name: (known.help or "").strip().split("\n\n")[0].replace("\n", " ") for name, known in found if known}
+
+
+class NoSdk(UnhangError):
+    """The SDK is not installed, or too old."""
+
+    help_text = "pip install 'unhang[mcp]'"
+
+
+@click.command("mcp")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=".",
+    show_default="this folder",
+    help="Only files below this folder are read.",
+)
+@click.option(
+    "--time-limit", type=seconds, default=120.0, metavar="SECONDS", help="How long one call of a tool may take [120]."
+)
+@click.option(
+    "--most-characters",
+    type=click.IntRange(500, 200_000),
+    metavar="N",
+    default=8000,
+    show_default=True,
+    help="The length limit of one answer.",
+)
+def mcp(root: Path, time_limit: float, most_characters: int) -> int:
+    """Serve commands to agents as tools (MCP).
+
+    The tools are diagnose, attach, explain, check, verify and lint, over stdin and stdout.
+
+    The agent's program starts it, and ends it by closing stdin. An agent can read nothing outside --root, run no command
+    and end no process.
+    """
+    if find_spec("mcp") is None or find_spec("mcp.server.mcpserver") is None:
+        raise NoSdk("the SDK of the Model Context Protocol, version 2.1 or newer, is not installed")
+    from unhang.mcp_server.server import serve
+
+    serve(root, time_limit, most_characters)
+    return 0

@@ -1,20 +1,128 @@
-"""Two runs side by side, as text and as JSON. The first line is the answer."""
+"""Several runs: their verdicts as a list, a line for each; two of them side by side, the answer first."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from unhang.analyze.compare import MUCH_SLOWER, Comparison, GroupChange, OpUse, StepTime
-from unhang.analyze.schedule import Divergence
-from unhang.model import ProcessGroup
+from unhang.diagnosis import verdict_on
+from unhang.errors import UnhangError
+from unhang.model import Case, Diagnosis, Outcome, ProcessGroup, WaitsFor
 from unhang.model.rank_sets import fold_ranks, name_ranks
+from unhang.read.bundle import ReadDumps
+from unhang.read.gathered import Progress
+from unhang.read.given import Opened
+from unhang.read.runs import Job, began_ns
+from unhang.show.headline import headline
 from unhang.show.paper import Paper, duration, text_width
 from unhang.show.report_json import encoded
 
-SCHEMA = "unhang.comparison/1"
+if TYPE_CHECKING:
+    from unhang.analyze.compare import Comparison, GroupChange, OpUse, StepTime
+    from unhang.analyze.schedule import Divergence
+
+LIST_SCHEMA = "unhang.runs/1"
+COMPARISON_SCHEMA = "unhang.comparison/1"
+_STYLE = {Outcome.HANG: "bad", Outcome.CRASH: "bad", Outcome.CLEAN: "good"}
 _MOST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """A run, of which each node may have left a report of its own. `reason`: why there is no verdict."""
+
+    paths: tuple[str, ...]
+    started_ns: int
+    diagnosis: Diagnosis | None = None
+    reason: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The answer, or why there is none."""
+        return headline(self.diagnosis, Case(), WaitsFor()) if self.diagnosis else self.reason
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of it."""
+        return self.diagnosis.outcome if self.diagnosis else Outcome.UNKNOWN
+
+
+def listed(job: Job, given: Opened, read_dumps: ReadDumps, on_progress: Progress | None = None) -> ListedRun:
+    """A run with its verdict, or with the reason why there is none."""
+    diagnosis, reason = None, ""
+    try:
+        diagnosis = verdict_on(job, read_dumps, on_progress)
+    except UnhangError as error:
+        reason = given.shown(str(error))
+    return ListedRun(tuple(given.shown(str(run.path)) for run in job), began_ns(job), diagnosis, reason)
+
+
+def exit_code_of(runs: Sequence[ListedRun]) -> int:
+    """1 if there are findings on any, else 3 if any could not be judged, else 0."""
+    codes = {run.diagnosis.exit_code if run.diagnosis else 3 for run in runs}
+    return 1 if 1 in codes else max(codes, default=0)
+
+
+def render_run_list(runs: Sequence[ListedRun], color: bool = False, terminal: int = 0) -> str:
+    """A line for each, without a final newline; the answer comes last, below it where a terminal of so many columns is too narrow."""
+    paper = Paper(color, terminal)
+    rows = [
+        (
+            _began(run),
+            (run.diagnosis.word if run.diagnosis else run.outcome.value).upper(),
+            _ended(run),
+            " ".join(run.paths),
+        )
+        for run in runs
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for run, row in zip(runs, rows, strict=True):
+        began, outcome, *rest = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))
+        style = _STYLE.get(run.outcome, "warn")
+        head = f"{began}  ", (outcome, style), "  ", "  ".join(rest)
+        if terminal and len(f"{began}  {outcome}  {'  '.join(rest)}  {run.headline}") > terminal:
+            paper.line(*head)
+            paper.prose(run.headline, indent=4)
+        else:
+            paper.line(*head, "  ", run.headline)
+    return str(paper).rstrip()
+
+
+def _began(run: ListedRun) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_ns / 1e9))
+
+
+def _ended(run: ListedRun) -> str:
+    code = run.diagnosis.job.exit_code if run.diagnosis else None
+    return "" if code is None else f"exit {code}"
+
+
+def run_list_json(runs: Sequence[ListedRun]) -> bytes:
+    """The list as UTF-8 JSON without a final newline. `exit_code` is the job's."""
+    return encoded({"schema": LIST_SCHEMA, "runs": [_fields(run) for run in runs]})
+
+
+def _fields(run: ListedRun) -> dict[str, object]:
+    found = run.diagnosis
+    first = found.findings[0] if found and found.findings else None
+    return {
+        "paths": run.paths,
+        "started": datetime.fromtimestamp(run.started_ns / 1e9, UTC).isoformat(timespec="seconds"),
+        "outcome": run.outcome.value,
+        "headline": run.headline,
+        "cause": first and first.cause,
+        "confidence": first and first.confidence,
+        "culprit_ranks": first.culprit_ranks if first else (),
+        "exit_code": found and found.job.exit_code,
+        "command": found.job.command if found else (),
+    }
+
+
+# Two runs side by side.
 
 
 def _answer(found: Comparison) -> str:
@@ -42,6 +150,8 @@ def _answer(found: Comparison) -> str:
 
 
 def _speed(found: Comparison) -> str:
+    from unhang.analyze.compare import MUCH_SLOWER
+
     ratio = found.slowdown
     if ratio is None or 1 / MUCH_SLOWER < ratio < MUCH_SLOWER:
         return ""
@@ -156,7 +266,7 @@ def render_comparison(found: Comparison, color: bool = False) -> str:
 def comparison_json(found: Comparison) -> bytes:
     """The comparison as UTF-8 JSON without a final newline; `ours`, or the first of a pair, is the run that was given first."""
     report = {
-        "schema": SCHEMA,
+        "schema": COMPARISON_SCHEMA,
         "is_same_program": found.is_same_program,
         "slowdown": found.slowdown,
         "answer": _answer(found),

@@ -1,4 +1,4 @@
-"""What a command writes, and where: streams that may be closed, a line on stderr, progress, the result."""
+"""What all commands have of the console: streams that may be closed, progress, the result; and what options of several have in common."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import io
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
+from click.decorators import FC
 
 from unhang.errors import CannotWrite, NoTorch
 
@@ -170,6 +172,46 @@ class Timings:
         if os.environ.get(TIMINGS):
             import json
 
-            import click
-
             click.echo(json.dumps({"timings_wall_cpu_s": self._stages}), err=True)
+
+
+# What options of several commands have in common.
+
+
+def format_option(formats: Sequence[str], help_text: str = "What to write.") -> Callable[[FC], FC]:
+    """--format, as every command has it that can write more than one."""
+    choice = click.Choice(tuple(formats))
+    return click.option("--format", "output_format", type=choice, default="text", show_default=True, help=help_text)
+
+
+def output_option(help_text: str = "Write to this file instead of stdout.") -> Callable[[FC], FC]:
+    """-o, --output, as every command has it that writes a result."""
+    return click.option("-o", "--output", type=FILE, help=help_text)
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """The nearest of the known words as a question, to be put behind an error; empty where none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def seconds(text: str) -> float:
+    """Reads a number of seconds of the command line, or ends with a usage error."""
+    from unhang.watch.options import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a positive number of seconds") from None
+
+
+def keeping(text: str) -> str:
+    """Reads which reports are to stay, or ends with a usage error."""
+    from unhang.watch.folders import parse_keep
+
+    try:
+        return parse_keep(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is {error}") from None
