@@ -1,20 +1,68 @@
-"""The calls of gloo in which threads stand, for a torch whose flight recorder keeps none of gloo's (2.7 and older).
+"""What torch's flight recorder does not keep: of a collective, by which operation it reduces and its root; of a torch up to 2.7, the calls of gloo.
 
-Each is told whole or not at all: the operation and its tensor by the frame of torch that waits, the number by the group's own count.
+The former is kept in memory, and written beside each dump. Of the latter those are told in which threads stand, each whole or not at all: the
+operation and its tensor by the frame of torch that waits, the number by the group's own count.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 from . import page
 from .frames import _OWN
-from .recording import Recording, attempt
+from .recording import Recording, attempt, write_whole
+
+# As many calls as the flight recorder keeps where nobody says otherwise.
+_MOST = 2048
+_BY_OP = frozenset(("AllreduceOptions", "AllreduceCoalescedOptions", "ReduceScatterOptions"))
+_BY_ROOT = frozenset(("BroadcastOptions", "GatherOptions", "ScatterOptions"))
+# [begin, end (0 while it is made), group, operation, root]: the calls that torch records in between are this one's.
+Row = list[Any]
+_rows: deque[Row] = deque(maxlen=_MOST)
+
+
+def begin(group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row | None:
+    """Note a call of a method of a group, which takes its options last; None where there are none. Two microseconds."""
+    options = kwargs.get("opts") or args[-1]
+    kind = type(options).__name__
+    op = root = -1
+    if kind in _BY_OP:
+        op = int(options.reduceOp.op)
+    elif kind in _BY_ROOT:
+        root = options.rootRank
+    elif kind == "ReduceOptions":
+        op, root = int(options.reduceOp.op), options.rootRank
+    else:
+        return None
+    row = [time.time_ns(), 0, group.group_name, op, root]
+    _rows.append(row)
+    return row
+
+
+def end(row: Row | None) -> None:
+    """The method has returned: what torch recorded of it, it has recorded."""
+    if row is not None:
+        row[1] = time.time_ns()
+
+
+def write(rec: Recording) -> None:
+    """Write reductions.json, if there are any."""
+    rows = list(_rows)
+    if rows:
+        write_whole(rec.path("reductions.json"), json.dumps(rows).encode())
+
+
+def forget_in_child() -> None:
+    """After a fork: the calls were the parent's."""
+    _rows.clear()
+
 
 _OPS = frozenset((
     "all_reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce", "all_to_all", "all_to_all_single", "reduce_scatter",
