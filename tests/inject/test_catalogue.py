@@ -101,7 +101,7 @@ def _armed(name: str, seed: int) -> Armed:
 
 
 def test_what_is_not_given_is_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unhang.inside.inject.progress.world_size", lambda: 64)
+    monkeypatch.setattr("unhang.inside.inject.program.world_size", lambda: 64)
     drawn = {(a.rank, a.value("call")) for a in (_armed("skip_collective", seed) for seed in range(30))}
     again = {(a.rank, a.value("call")) for a in (_armed("skip_collective", seed) for seed in range(30))}
     assert drawn == again

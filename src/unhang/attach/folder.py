@@ -14,9 +14,8 @@ from typing import Any
 
 import unhang
 from unhang.attach.looks import Looked
-from unhang.attach.processes import Process, Processes, missing_right
+from unhang.attach.processes import Process, Processes, missing_right, ras_answer
 from unhang.attach.ranks import FoundJob, Rank
-from unhang.attach.transport import ras_answer
 from unhang.errors import UnreadableInput
 from unhang.read.dumps.objects import load
 from unhang.read.redact import redact_command, stored_environment

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from unhang.analyze.activity import goes_through_loader, in_communication
+from unhang.attach.processes import devices, unsent
 from unhang.attach.ranks import Rank
-from unhang.attach.transport import devices, unsent
 from unhang.model import Frame, ThreadStack
 from unhang.read.stack_texts import read_threads
 from unhang.watch.evidence import MOST_WORKERS

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import points, progress
+from . import program
 from .fault import CALL, OP, RANK, STEP, Armed, Fault, Parameter, rank_of, seconds
-from .points import COLLECTIVES, TRANSFERS, Call
+from .program import COLLECTIVES, TRANSFERS, Call
 
 _CALLS = "explicit collective call (those inside DDP are made by C++ and cannot be reached)"
 _CALLED = (RANK, STEP, CALL, OP)
@@ -32,7 +32,7 @@ def strike_calls(
         if is_wanted(armed, call) and can(call) and armed.is_due:
             act(armed, call)
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
 def named(armed: Armed, call: Call) -> str:
@@ -78,7 +78,7 @@ def _reorder(armed: Armed) -> None:
             held.append(call)
             call.is_skipped = True
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
 def _make_unlike(act: Callable[[Armed, Call], None]) -> Callable[[Armed], None]:
@@ -144,7 +144,7 @@ def _swallow(armed: Armed, call: Call) -> None:
     armed.strikes(f"swallows an exception in the place of {named(armed, call)}")
     call.is_skipped = True
     try:
-        progress.at_line(progress.program_line(), _raise)
+        program.at_line(program.program_line(), _raise)
     except ValueError as error:
         print(f"ignored: {error}", file=sys.stderr, flush=True)
 
@@ -153,9 +153,9 @@ def _no_wait(armed: Armed, call: Call) -> None:
     armed.strikes(f"does not wait for {named(armed, call)}")
     kept: list[Any] = []
 
-    def hide(work: Any) -> points.Done:
+    def hide(work: Any) -> program.Done:
         kept.append(work)
-        done = points.Done()
+        done = program.Done()
         done.work = work  # type: ignore[attr-defined]
         return done
 
@@ -172,7 +172,7 @@ def _make_no_group(armed: Armed) -> None:
         if call.name == "new_group" and armed.is_due:
             _no_group(armed, call)
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
 def _made(act: Callable[[Armed, Call], None], can: Callable[[Call], bool] = lambda call: True) -> Any:
@@ -217,15 +217,15 @@ def _race(armed: Armed) -> None:
         is_first = armed.is_here
         if is_first:
             armed.strikes(f"lets a second thread gather before {named(armed, call)}, and not after it as the others")
-        place, has_begun = progress.program_line(), threading.Event()
+        place, has_begun = program.program_line(), threading.Event()
 
         def gather() -> None:
             dist = _dist()
             parts = [numbers() for _ in range(dist.get_world_size(call.get("group")))]
             time.sleep(0 if is_first else armed.value("seconds"))
             has_begun.set()
-            points.in_the_dark(
-                lambda: progress.at_line(place, lambda: dist.all_gather(parts, numbers(1.0), call.get("group")))
+            program.in_the_dark(
+                lambda: program.at_line(place, lambda: dist.all_gather(parts, numbers(1.0), call.get("group")))
             )
 
         threading.Thread(target=gather, name="gathers in the background", daemon=True).start()
@@ -233,7 +233,7 @@ def _race(armed: Armed) -> None:
             has_begun.wait()
             time.sleep(armed.value("seconds") / 2)
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
 def _cycle(armed: Armed, call: Call) -> None:
@@ -260,7 +260,7 @@ def _make_peer(armed: Armed) -> None:
         if has_peer and armed.is_due:
             _peer(armed, call)
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
 _ORDER_FAMILY = "order"
@@ -308,7 +308,7 @@ def _flip(armed: Armed) -> None:
             with sys.modules["torch"].no_grad():
                 optimizer.param_groups[0]["params"][0].view(-1)[0].add_(armed.value("error"))
 
-    points.stepped.append(listen)
+    program.stepped.append(listen)
 
 
 def _no_training(armed: Armed) -> None:
@@ -320,7 +320,7 @@ def _no_training(armed: Armed) -> None:
                 for parameter in group["params"]:
                     parameter.grad = None
 
-    points.steps.append(listen)
+    program.at_step.append(listen)
 
 
 _RESULT_FAMILY = "results"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..imports import act_after_import
-from . import call_faults, data_faults, points, process_faults, progress
+from . import call_faults, data_faults, process_faults, program
 from .fault import Armed, Fault, Parameter, Value
 
 VARIABLE = "UNHANG_INJECT"
@@ -89,15 +89,15 @@ def make_ready() -> None:
     for index, entry in enumerate(wanted["faults"]):
         fault = FAULTS[entry["name"]]
         fault.make_ready(Armed(fault, entry["values"], wanted["seed"], index, files))
-    os.register_at_fork(after_in_child=progress.forked)
+    os.register_at_fork(after_in_child=program.forked)
     act_after_import(
         {
-            "torch.distributed": points.watch_distributed,
-            "torch.optim.optimizer": points.watch_optimizers,
-            "torch.utils.data.dataloader": points.watch_loaders,
-            "torch.utils.data._utils.fetch": points.watch_fetchers,
-            "torch.serialization": points.watch_files,
-            "torch.nn.modules.module": points.watch_modules,
+            "torch.distributed": program.watch_distributed,
+            "torch.optim.optimizer": program.watch_optimizers,
+            "torch.utils.data.dataloader": program.watch_loaders,
+            "torch.utils.data._utils.fetch": program.watch_fetchers,
+            "torch.serialization": program.watch_files,
+            "torch.nn.modules.module": program.watch_modules,
         }
     )
 

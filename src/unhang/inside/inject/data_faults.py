@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import points, progress
+from . import program
 from .fault import BATCH, EVER_S, RANK, Armed, Fault, Parameter, rank_of, seconds
 
 _LOADER = "torch.utils.data.DataLoader"
@@ -21,9 +21,9 @@ def _around_batch(armed: Armed, act: Callable[[Armed, Fetch], Any]) -> None:
     """Calls `act` in the place of the fetch of the batch whose turn it is."""
 
     def wrap(fetch: Fetch) -> Fetch:
-        return (lambda: act(armed, fetch)) if not progress.is_helper and armed.is_due else fetch
+        return (lambda: act(armed, fetch)) if not program.is_helper and armed.is_due else fetch
 
-    points.batches.append(wrap)
+    program.batches.append(wrap)
 
 
 def _exhausted(armed: Armed, _fetch: Fetch) -> Any:
@@ -57,7 +57,7 @@ def _spoil(value: Any) -> bool:
 
 def _slow(armed: Armed) -> None:
     def wrap(fetch: Fetch) -> Fetch:
-        if progress.is_helper:
+        if program.is_helper:
             return fetch
         if not armed.has_struck and armed.is_due:
             armed.strikes(f"waits {armed.value('delay'):g} s longer for every batch")
@@ -65,7 +65,7 @@ def _slow(armed: Armed) -> None:
             time.sleep(armed.value("delay"))
         return fetch
 
-    points.batches.append(wrap)
+    program.batches.append(wrap)
 
 
 def _in_worker(armed: Armed, act: Callable[[Armed, int], None]) -> None:
@@ -76,7 +76,7 @@ def _in_worker(armed: Armed, act: Callable[[Armed, int], None]) -> None:
         if worker is not None and armed.is_due:
             act(armed, worker.id)
 
-    points.items.append(listen)
+    program.items.append(listen)
 
 
 def _dies(armed: Armed, worker: int) -> None:
@@ -130,10 +130,10 @@ OF_DATA = (
 def _at_writes(act: Callable[[Armed, str], None], only: str = "") -> Any:
     def make(armed: Armed) -> None:
         def listen(function: str) -> None:
-            if not progress.is_helper and function.startswith(only) and armed.is_due:
+            if not program.is_helper and function.startswith(only) and armed.is_due:
                 act(armed, function)
 
-        points.writes.append(listen)
+        program.writes.append(listen)
 
     return make
 
@@ -151,7 +151,7 @@ def _refused(armed: Armed, function: str) -> None:
 
 def _slow_disk(armed: Armed) -> None:
     def listen(function: str) -> None:
-        if progress.is_helper:
+        if program.is_helper:
             return
         if not armed.has_struck and armed.is_due:
             armed.strikes(
@@ -160,7 +160,7 @@ def _slow_disk(armed: Armed) -> None:
         if armed.has_struck and armed.is_here:
             time.sleep(armed.value("delay"))
 
-    points.writes.append(listen)
+    program.writes.append(listen)
 
 
 _FILE_FAMILY = "files"

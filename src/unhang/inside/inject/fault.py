@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import progress
-from .points import COLLECTIVES, TRANSFERS
+from . import program
+from .program import COLLECTIVES, TRANSFERS
 
 Value = int | float | str | None
 _DRAWN_STEPS = (2, 4)
@@ -117,12 +117,12 @@ class Armed:
     def rank(self) -> int | str:
         """The rank that is struck, or `all`."""
         given = self._values.get("rank")
-        return int(self._share * progress.world_size()) if given is None else given  # type: ignore[return-value]
+        return int(self._share * program.world_size()) if given is None else given  # type: ignore[return-value]
 
     @property
     def is_here(self) -> bool:
         """Whether this process is (a helper of) the rank that is struck."""
-        mine = progress.rank()
+        mine = program.rank()
         return mine is not None and self.rank in ("all", mine)
 
     @property
@@ -136,7 +136,7 @@ class Armed:
         if number is not None:
             self._has_passed = self._visits == number
         else:
-            self._has_passed = progress.steps >= (self._values.get("step") or 0)  # type: ignore[operator]
+            self._has_passed = program.steps >= (self._values.get("step") or 0)  # type: ignore[operator]
         return self._has_passed
 
     @property
@@ -162,9 +162,9 @@ class Armed:
             return
         self.has_struck = True
         self._write("happened", what)
-        line = progress.program_line()
+        line = program.program_line()
         where = f" at {os.path.basename(line[0])}:{line[1]}" if line else ""
-        text = f"[unhang] inject: rank {progress.rank()} {what} (step {progress.steps}){where}\n"
+        text = f"[unhang] inject: rank {program.rank()} {what} (step {program.steps}){where}\n"
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
 
     def stay(self) -> None:
@@ -175,14 +175,14 @@ class Armed:
             time.sleep(min(left, 1000))
 
     def _write(self, event: str, what: str) -> None:
-        line = progress.program_line()
+        line = program.program_line()
         entry = {
             "event": event,
             "fault": self.fault.name,
             "index": self.index,
-            "rank": progress.rank(),
-            "world_size": progress.world_size(),
-            "step": progress.steps,
+            "rank": program.rank(),
+            "world_size": program.world_size(),
+            "step": program.steps,
             "time_ns": time.time_ns(),
             "pid": os.getpid(),
             "what": what,

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import points
+from . import program
 from .fault import CALL, RANK, STEP, Armed, Fault, Parameter, rank_of, seconds
-from .points import COLLECTIVES, Call
+from .program import COLLECTIVES, Call
 
 _STEPS = "optimizer step, and no explicit collective call"
 _WHEN = (RANK, STEP, CALL)
@@ -33,9 +33,9 @@ def strike_steps(armed: Armed, act: Callable[[Armed], None]) -> None:
             if call.name in COLLECTIVES and armed.is_due:
                 act(armed)
 
-        points.calls.append(listen)
+        program.calls.append(listen)
     else:
-        points.steps.append(lambda _optimizer: act(armed) if armed.is_due else None)
+        program.at_step.append(lambda _optimizer: act(armed) if armed.is_due else None)
 
 
 def _signal(number: signal.Signals) -> Callable[[Armed], None]:
@@ -100,7 +100,7 @@ def _out_of_memory(armed: Armed) -> None:
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB (injected)"
             )
 
-    points.forwards.append(listen)
+    program.forwards.append(listen)
 
 
 def _descriptors(armed: Armed) -> None:
@@ -126,7 +126,7 @@ def _never_ends(armed: Armed) -> None:
             armed.strikes("starts a thread that will not end")
             threading.Thread(target=stuck, name="thread that does not end").start()
 
-    points.steps.append(begin)
+    program.at_step.append(begin)
 
 
 def _steps(act: Callable[[Armed], None]) -> Any:
@@ -181,7 +181,7 @@ def _slow(how: str, delay_of: Delay) -> Any:
                 time.sleep(delay_of(armed.value("delay"), slow_steps))
                 slow_steps += 1
 
-        points.steps.append(listen)
+        program.at_step.append(listen)
 
     return make
 
@@ -202,7 +202,7 @@ def _jump(armed: Armed) -> None:
             time.time = lambda: now() + by_s
             time.time_ns = lambda: now_ns() + int(by_s * 1e9)
 
-    points.steps.append(listen)
+    program.at_step.append(listen)
 
 
 _TIME_FAMILY = "time"
@@ -233,7 +233,7 @@ def _at_start(act: Callable[[Armed], None]) -> Any:
             if call.name == "init_process_group" and armed.is_due:
                 act(armed)
 
-        points.calls.append(listen)
+        program.calls.append(listen)
 
     return make
 
@@ -305,14 +305,14 @@ def _delayed(armed: Armed) -> None:
     """Each call of the rank takes longer, as over a slow link."""
 
     def listen(call: Call) -> None:
-        if call.name not in points.COLLECTIVES:
+        if call.name not in program.COLLECTIVES:
             return
         if not armed.has_struck and armed.is_due:
             armed.strikes(f"communicates {armed.value('delay'):g} s later from {call.name} on")
         if armed.has_struck and armed.is_here:
             time.sleep(armed.value("delay"))
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
 _NETWORK_FAMILY = "network"
