@@ -154,11 +154,11 @@ def _check(
 
 def _compared(has_command: bool) -> dict[str, str]:
     """The environment of jobs whose replicas are compared."""
-    from unhang.inside.integrations.ddp_replicas import environment
+    from unhang.inside.integrations import with_replicas_compared
 
     if not has_command:
         raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
-    return environment(os.environ)
+    return with_replicas_compared(os.environ)
 
 
 def _verify(

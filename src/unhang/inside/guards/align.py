@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Any, Generic, Literal, TypeVar
 
 from unhang.errors import PeerFailed, RanksDiffer
+from unhang.inside.guards import exchange
+from unhang.inside.guards.board import peer_failed
 from unhang.inside.guards.job import Job, here
-from unhang.inside.guards.transport import exchange
-from unhang.inside.guards.transport.board import peer_failed
-from unhang.inside.guards.transport.shared_memory import InStep, SharedRow
+from unhang.inside.guards.shared_memory import InStep, SharedRow
 from unhang.inside.guards.words import Duration, have, in_words, log, seconds_of, traceback_of
 
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from unhang.errors import PeerFailed
-from unhang.inside.guards.transport.board import NEWS, Board
-from unhang.inside.guards.transport.shared_memory import Process, process_fields, process_numbers
-from unhang.inside.guards.transport.worker import Worker, limited
+from unhang.inside.guards.board import NEWS, Board
+from unhang.inside.guards.shared_memory import Process, process_fields, process_numbers
 from unhang.inside.guards.words import in_words, log, traceback_of
+from unhang.inside.guards.worker import Worker, limited
 
 # What looks after the other ranks: the reader of the board, and a look at the neighbours on the same machine.
 #

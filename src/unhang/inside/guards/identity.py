@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.inside.guards.transport.board import Board
+from unhang.inside.guards.board import Board
 from unhang.inside.guards.words import log, shortened, some_of
 from unhang.inside.rank import LOCAL_RANK, number_from
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from unhang.inside.guards import identity
-from unhang.inside.guards.transport.shared_memory import process_fields
-from unhang.inside.guards.transport.worker import Worker
+from unhang.inside.guards.shared_memory import process_fields
 from unhang.inside.guards.words import Duration, log, seconds_of
+from unhang.inside.guards.worker import Worker
 from unhang.inside.imports import act_after_import
 from unhang.inside.rank import RANK, number_from
 from unhang.inside.recorder import announce, flight, page, recording

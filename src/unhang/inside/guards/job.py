@@ -12,8 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from unhang.inside.guards.transport.board import Board, connected, innermost
-from unhang.inside.guards.transport.worker import after_workers, limited
+from unhang.inside.guards.board import Board, connected, innermost
+from unhang.inside.guards.worker import after_workers, limited
 from unhang.inside.rank import LOCAL_RANK, number_from, with_group
 
 if TYPE_CHECKING:

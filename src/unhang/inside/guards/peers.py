@@ -10,10 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.inside.guards import echoes, ending
-from unhang.inside.guards.ending import Neighbours, Watcher
-from unhang.inside.guards.job import END_LIMIT_S, Job
-from unhang.inside.guards.transport.board import (
+from unhang.inside.guards import ending, words
+from unhang.inside.guards.board import (
     ANSWER_S,
     FAILED,
     Presence,
@@ -25,8 +23,10 @@ from unhang.inside.guards.transport.board import (
     places,
     waits_in_vain,
 )  # fmt: skip
-from unhang.inside.guards.transport.worker import limited, polled
+from unhang.inside.guards.ending import Neighbours, Watcher
+from unhang.inside.guards.job import END_LIMIT_S, Job
 from unhang.inside.guards.words import in_words, log, shortened, traceback_of
+from unhang.inside.guards.worker import limited, polled
 
 # A rank whose main thread does not come back by itself after a peer failed is ended this much later.
 GRACE_S = 3.0
@@ -352,7 +352,7 @@ def _is_launchers_store() -> bool:
 
 def is_echo(error: BaseException) -> bool:
     """Whether an exception says no more than that a peer or the connection to it is gone."""
-    return isinstance(error, RuntimeError | ConnectionError) and echoes.is_echo(in_words(error))
+    return isinstance(error, RuntimeError | ConnectionError) and words.is_echo(in_words(error))
 
 
 def _briefly(error: BaseException) -> str:

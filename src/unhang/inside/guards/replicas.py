@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from unhang.errors import RanksDiffer
-from unhang.inside.guards import checksums
+from unhang.inside.guards import checksums, exchange
 from unhang.inside.guards.comparing import (
     NOT_COMPARED,
     Cut,
@@ -22,7 +22,6 @@ from unhang.inside.guards.comparing import (
     way_of,
 )
 from unhang.inside.guards.job import Job, here
-from unhang.inside.guards.transport import exchange
 from unhang.inside.guards.words import Duration, in_words, log, name_ranks, seconds_of, some_of
 
 TAG = "replicas"

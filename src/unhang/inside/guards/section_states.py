@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from unhang.inside.guards.board import NEWS, Board
 from unhang.inside.guards.job import Job, live_job
-from unhang.inside.guards.transport.board import NEWS, Board
-from unhang.inside.guards.transport.worker import Worker, polled
 from unhang.inside.guards.words import name_ranks
+from unhang.inside.guards.worker import Worker, polled
 
 POLL_S = 0.4
 # Between two looks whether the watcher of `process_group` still answers for us.

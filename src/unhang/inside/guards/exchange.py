@@ -22,8 +22,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.inside.guards.transport.board import Board, peer_failed
-from unhang.inside.guards.transport.shared_memory import SharedRow, SharedRows, agreed, process_numbers, wait_until
+from unhang.inside.guards.board import Board, peer_failed
+from unhang.inside.guards.shared_memory import SharedRow, SharedRows, agreed, process_numbers, wait_until
 from unhang.inside.guards.words import name_ranks
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from unhang.inside.guards.forecast import descriptors, shared_memory_free
 from unhang.inside.guards.job import live_job
-from unhang.inside.guards.loader.check import descriptors, shared_memory_free
-from unhang.inside.guards.transport.shared_memory import process_fields
-from unhang.inside.guards.transport.worker import Worker, stack_of
+from unhang.inside.guards.shared_memory import process_fields
 from unhang.inside.guards.words import Duration, log, seconds_of
+from unhang.inside.guards.worker import Worker, stack_of
 
 T = TypeVar("T")
 DEFAULT_LIMIT_S = 60.0

@@ -11,8 +11,8 @@ from threading import get_ident
 from typing import Any, NamedTuple
 
 from unhang.inside.guards.job import live_job
-from unhang.inside.guards.loader.measure import Measured, measure, start_method
 from unhang.inside.guards.section import limit_around
+from unhang.inside.guards.weighing import Measured, measure, start_method
 from unhang.inside.guards.words import Duration, log, seconds_of
 
 MEASURE_LIMIT_S = 5.0

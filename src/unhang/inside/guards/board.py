@@ -33,7 +33,7 @@ ANSWER_S = 1.5
 _MOST_PLACES = 8
 _LIBRARY = (
     f"{os.sep}torch{os.sep}",
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     f"{os.sep}contextlib.py",
     f"{os.sep}threading.py",
 )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from unhang.errors import WeightSyncFailed
 from unhang.inside.guards import checksums
-from unhang.inside.guards.transport.board import connected, innermost
+from unhang.inside.guards.board import connected, innermost
 from unhang.inside.guards.words import in_words, log
 
 CHUNK_BYTES = 4 << 20

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal
 
 from unhang.errors import GroupInUse, WeightSyncFailed
-from unhang.inside.guards.weights import store as weight_store
-from unhang.inside.guards.weights.store import (
+from unhang.inside.guards import receiving as weight_store
+from unhang.inside.guards.receiving import (
     FAILED,
     GONE,
     HAS,
