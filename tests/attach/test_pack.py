@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unhang.attach.sending import pack_to
+from unhang.attach.folder import pack_to
 from unhang.cli.bundle import command
 from unhang.cli.diagnose import command as diagnose
 from unhang.errors import NotEvidence

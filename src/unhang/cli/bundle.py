@@ -56,7 +56,7 @@ def _report(what: str | None) -> Path:
 
 
 def _write(folder: Path, target: Path) -> int:
-    from unhang.attach.sending import pack, pack_to
+    from unhang.attach.folder import pack, pack_to
 
     if str(target) == "-":
         pack(folder, sys.stdout.buffer)

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
-from unhang.inside.recorder import page, unrecorded
+from unhang.inside.recorder import page
+from unhang.inside.recorder.flight import reductions
 from unhang.inside.recorder.recording import Recording
 
 GROUP = SimpleNamespace(group_name="7")
@@ -18,9 +19,9 @@ GROUP = SimpleNamespace(group_name="7")
 
 @pytest.fixture(autouse=True)
 def nothing_before() -> Iterator[None]:
-    unrecorded.forget_in_child()
+    reductions.forget_in_child()
     yield
-    unrecorded.forget_in_child()
+    reductions.forget_in_child()
 
 
 def options(kind: str, **values: object) -> object:
@@ -36,10 +37,10 @@ def test_operation_and_root_are_noted_with_the_time_of_the_call(tmp_path: Path) 
         options("BroadcastOptions", rootRank=2),
         options("ReduceOptions", reduceOp=dist.ReduceOp.SUM, rootRank=1),
     ):
-        unrecorded.end(unrecorded.begin(GROUP, ([], given), {}))
-    assert unrecorded.begin(GROUP, ([],), {"opts": options("ReduceScatterOptions", reduceOp=dist.ReduceOp.AVG)})
+        reductions.end(reductions.begin(GROUP, ([], given), {}))
+    assert reductions.begin(GROUP, ([],), {"opts": options("ReduceScatterOptions", reduceOp=dist.ReduceOp.AVG)})
     rec = Recording(str(tmp_path), page.Page(str(tmp_path / "page.bin")), {})
-    unrecorded.write(rec)
+    reductions.write(rec)
     rows = json.loads((tmp_path / "reductions.json").read_text())
     assert [row[2:] for row in rows] == [["7", 4, -1], ["7", -1, 2], ["7", 0, 1], ["7", 1, -1]]
     assert all(0 < begin <= end for begin, end, *_ in rows[:3])
@@ -48,6 +49,6 @@ def test_operation_and_root_are_noted_with_the_time_of_the_call(tmp_path: Path) 
 
 @pytest.mark.parametrize("given", [(), [1], None, "opts", dist.ReduceOp.SUM])
 def test_a_call_without_options_is_none_of_them(given: object) -> None:
-    row = unrecorded.begin(GROUP, ([], given), {})
+    row = reductions.begin(GROUP, ([], given), {})
     assert row is None
-    unrecorded.end(row)
+    reductions.end(row)

@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import page, recording, unrecorded
+from . import page, recording
+from .flight import reductions
 from .frames import is_user, record_text, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, step_aside, write_json
 
@@ -72,7 +73,7 @@ def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
             try:
                 if (found := odd(args[0])) is not None:
                     _note_tensor(rec, c10d, self, name, found)
-                row = unrecorded.begin(self, args, kwargs) if is_reduced else None
+                row = reductions.begin(self, args, kwargs) if is_reduced else None
             except Exception as error:  # noqa: BLE001
                 rec.note("tensors of collectives", f"{type(error).__name__}: {error}")
         try:
@@ -81,7 +82,7 @@ def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
             failed_in_torch(error)
             raise
         finally:
-            unrecorded.end(row)
+            reductions.end(row)
 
     # pybind11 knows by the function's name that a Python subclass calls the method of its base class.
     call.__code__ = call.__code__.replace(co_name=name)

@@ -12,7 +12,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..imports import Action, act_after_import
-from . import announce, calls, errors_seen, facts, page, recording, unrecorded, waits_within
+from . import announce, calls, errors_seen, facts, page, recording, waits_within
+from .flight import reductions
 from .recording import attempt, do_not_trace, step_aside
 
 Seen = Callable[[recording.Recording, Any], None]
@@ -42,7 +43,7 @@ def install() -> None:
 def _after_fork() -> None:
     attempt("fork", calls.forget_in_child)
     attempt("fork", facts.forget_in_child)
-    attempt("fork", unrecorded.forget_in_child)
+    attempt("fork", reductions.forget_in_child)
     attempt("fork", recording.forget_in_child)
 
 
