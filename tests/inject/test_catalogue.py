@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import unhang.inside.inject
 from unhang.cli.inject import NoSuchFault, RecordNotWritten, command
-from unhang.inside.inject.catalogue import FAULTS, BadFault, read_fault, why_not
+from unhang.inside.inject import FAULTS, BadFault, read_fault, why_not
 from unhang.inside.inject.fault import Armed
 from unhang.model import CAUSES
 from unhang.rules.registry import all_rules
