@@ -15,6 +15,8 @@ from . import program
 from .program import COLLECTIVES, TRANSFERS
 
 Value = int | float | str | None
+Ready = Callable[["Armed"], None]
+Can = Callable[["Armed", Any], bool]
 _DRAWN_STEPS = (2, 4)
 _DRAWN_CALLS = (2, 6)
 
@@ -82,7 +84,43 @@ class Fault:
     cause: str
     is_hang: bool
     needs: str
-    make_ready: Callable[[Armed], None]
+    make_ready: Ready
+
+
+def once_at(place: list[Any], act: Callable[[Armed, Any], None], can: Can = lambda armed, met: True) -> Ready:
+    """A fault that acts at a place of the program when its turn comes; what it cannot strike there does not count."""
+
+    def make_ready(armed: Armed) -> None:
+        place.append(lambda met: act(armed, met) if can(armed, met) and armed.is_due else None)
+
+    return make_ready
+
+
+def from_now_on(
+    place: list[Any],
+    what: Callable[[Armed, Any], str],
+    act: Callable[[Armed, Any], None],
+    can: Can = lambda armed, met: True,
+) -> Ready:
+    """One that acts at each visit from its turn on. `what`: as for `Armed.strikes`."""
+
+    def make_ready(armed: Armed) -> None:
+        def listen(met: Any) -> None:
+            if not can(armed, met):
+                return
+            if not armed.has_struck and armed.is_due:
+                armed.strikes(what(armed, met))
+            if armed.has_struck and armed.is_here:
+                act(armed, met)
+
+        place.append(listen)
+
+    return make_ready
+
+
+def sleep_delay(armed: Armed, _met: object) -> None:
+    """Sleeps for the parameter `delay`."""
+    time.sleep(armed.value("delay"))
 
 
 class Armed:
@@ -94,7 +132,6 @@ class Armed:
         self.has_struck = False
         self._values = values
         self._files = files
-        self._seed = seed
         self._visits = 0
         self._has_met = False
         self._has_passed = False
