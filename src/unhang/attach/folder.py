@@ -35,9 +35,8 @@ _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"
 _DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _RAS = "NCCL_RAS_ADDR"
 _ANSWER_S, _SERVER_S, _RAS_S = 1.0, 0.5, 7.0  # RAS itself waits 5 s for a process that does not answer
-_NOT_LONG_NS = (
-    30 * 60 * 1_000_000_000
-)  # a watchdog dumps when it gives up; what is older may be of another stand of the job
+# A watchdog dumps when it gives up; what is older may be of another stand of the job.
+_NOT_LONG_NS = 30 * 60 * 1_000_000_000
 _OUTPUTS = ("1", "2")
 _LAST_CALLS = 8
 
@@ -114,10 +113,8 @@ def _absent(job: FoundJob, looked: Sequence[Looked]) -> Iterator[dict[str, str]]
         yield {"what": "note", "reason": note}
     if job.unnumbered:
         pids = ", ".join(map(str, job.unnumbered[:8]))
-        yield {
-            "what": f"ranks of the processes {pids}",
-            "reason": "nothing that they were started with tells their number",
-        }
+        reason = "nothing that they were started with tells their number"
+        yield {"what": f"ranks of the processes {pids}", "reason": reason}
 
 
 def why_no_stacks(process: Process) -> str:
@@ -126,10 +123,8 @@ def why_no_stacks(process: Process) -> str:
         return (
             "py-spy is not installed (pip install 'unhang[stacks]'); only /proc was read: states, waits, processor time"
         )
-    right = (
-        missing_right(process)
-        or "py-spy could not read it: as root, or in a container with --cap-add SYS_PTRACE, it can"
-    )
+    otherwise = "py-spy could not read it: as root, or in a container with --cap-add SYS_PTRACE, it can"
+    right = missing_right(process) or otherwise
     return f"{right}; without it only /proc was read: states, waits, processor time"
 
 

@@ -66,7 +66,7 @@ def command(
 
     Example: unhang inject --fault skip_collective:rank=2,call=5 -- unhang run -- torchrun --nproc-per-node 8 train.py
     """
-    from unhang.inside.inject import BadFault, read_faults
+    from unhang.inside.inject import BadFault, read_fault
 
     if is_list:
         click.echo(_listed(output_format), nl=False)
@@ -76,7 +76,7 @@ def command(
     if not command_line:
         raise WrongUsage("no command was given: unhang inject --fault NAME -- COMMAND...")
     try:
-        wanted = read_faults(faults)
+        wanted = [read_fault(text) for text in faults]
     except BadFault as error:
         raise NoSuchFault(str(error)) from None
     return run_with(wanted, seed, record, command_line)

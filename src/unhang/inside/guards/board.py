@@ -69,6 +69,9 @@ class Board:
 
     No call waits for a notice for longer than `limit_s`. A call on a store whose host has been stopped (not ended) may stand
     still; who cannot afford that asks from a thread of its own.
+
+    Raises:
+        Exception: by every call, where the store is gone, or a notice is not there that is to be got.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int, run: str = "0", limit_s: float = 5.0) -> None:
@@ -89,61 +92,33 @@ class Board:
         return f"{self._run}/{name}"
 
     def put(self, name: str, value: object) -> None:
-        """Writes a notice; what JSON does not know is written as text.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Writes a notice; what JSON does not know is written as text."""
         self._store.set(self._key(name), json.dumps(value, default=str))
 
     def has(self, *names: str) -> bool:
-        """Whether all of these notices are there; does not wait.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Whether all of these notices are there; does not wait."""
         return bool(self._store.check([self._key(name) for name in names]))
 
     def get(self, name: str) -> Any:
-        """A notice that is there.
-
-        Raises:
-            Exception: it is not, or the store is gone.
-        """
+        """A notice that is there."""
         return json.loads(self._store.get(self._key(name)))
 
     def get_all(self, names: Sequence[str]) -> list[Any]:
-        """Notices that are all there, in one question where the store can.
-
-        Raises:
-            Exception: one is not, or the store is gone.
-        """
+        """Notices that are all there, in one question where the store can."""
         if self.port and self._store.has_extended_api():
             return [json.loads(text) for text in self._store.multi_get([self._key(name) for name in names])]
         return [self.get(name) for name in names]
 
     def count(self, name: str, more: int = 0) -> int:
-        """Adds to a counter of the whole job, which begins at 0, and returns it.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Adds to a counter of the whole job, which begins at 0, and returns it."""
         return int(self._store.add(self._key(name), more))
 
     def put_first(self, name: str, value: object) -> Any:
-        """Writes a notice unless it is there; returns the one that stands.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Writes a notice unless it is there; returns the one that stands."""
         return json.loads(self._store.compare_set(self._key(name), "", json.dumps(value, default=str)))
 
     def wait_for(self, names: Sequence[str], limit_s: float) -> list[str]:
-        """Those that have not come when the limit is over, or when somebody failed. Blocks up to `limit_s`.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Those that have not come when the limit is over, or when somebody failed. Blocks up to `limit_s`."""
         until = time.monotonic() + limit_s
         pause_s = 0.005
         while not self.has(*names):
@@ -157,9 +132,6 @@ class Board:
         """Puts up a failure, unless another rank was first; returns the one that stands.
 
         `rank`: who failed; `what`: why, in a line; `text`: its traceback; `by`: who says so, if it is another rank.
-
-        Raises:
-            Exception: the store is gone.
         """
         mine = {"by": self.rank, **failure, "text": shortened(str(failure.get("text", "")), MOST_TEXT)}
         self.put(NEWS, True)
@@ -168,11 +140,7 @@ class Board:
         return standing
 
     def failure(self) -> dict[str, Any] | None:
-        """The first failure, if there is one.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """The first failure, if there is one."""
         return self.get(FAILED) if self.has(FAILED) else None
 
     def see(self) -> None:

@@ -21,6 +21,7 @@ from unhang.inside.guards.board import NEWS, Board
 from unhang.inside.guards.shared_memory import Process, process_fields, process_numbers
 from unhang.inside.guards.words import in_words, log, traceback_of
 from unhang.inside.guards.worker import Worker, limited
+from unhang.inside.rank import with_group
 
 # What looks after the other ranks: the reader of the board, and a look at the neighbours on the same machine.
 #
@@ -211,8 +212,8 @@ def destroy(limit_s: float) -> bool:
     Should the interpreter itself stand still in it (a thread of gloo waiting for the lock that this one holds), the process
     is ended after LAST_RESORT_S more, with a stack on stderr. Never raises.
     """
-    dist: Any = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    dist = with_group()
+    if dist is None:
         return True
     gone = threading.Event()
 

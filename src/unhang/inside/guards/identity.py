@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.inside.guards.board import Board
+from unhang.inside.guards.board import Board, peer_failed
 from unhang.inside.guards.words import log, shortened, some_of
 from unhang.inside.rank import LOCAL_RANK, number_from
 
@@ -210,7 +210,7 @@ def _compared(board: Board, limit_s: float) -> tuple[list[dict[str, Any]], list[
 def _raise_if_failed(board: Board) -> None:
     failure = board.failure()
     if failure is not None:
-        raise PeerFailed(f"rank {failure['rank']} failed: {failure['what']}\n{failure.get('text', '')}")
+        raise peer_failed(failure)
 
 
 def flight_recorder_size(environ: Mapping[str, str] | None = None) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.inside.guards import identity
+from unhang.inside.guards.job import group_timeout
 from unhang.inside.guards.shared_memory import process_fields
 from unhang.inside.guards.words import Duration, log, seconds_of
 from unhang.inside.guards.worker import Worker
@@ -228,18 +229,9 @@ def _catch_up(c10d: Any) -> None:
         return
     rec.identity.update(world_size=c10d.get_world_size(), backend=str(c10d.get_backend()))
     announce.complete_identity(rec)
-    write_new_groups(rec, c10d, _timeout(c10d))
+    write_new_groups(rec, c10d, group_timeout("cuda" if "nccl" in rec.identity["backend"] else "cpu"))
     rec.page.words[page.INITIALIZED] = 1
     start_stall_watch()
-
-
-def _timeout(c10d: Any) -> Any:
-    """That of the default group; None, which stands for torch's default, where it does not show it."""
-    torch: Any = sys.modules["torch"]
-    with suppress(Exception):
-        device = torch.device("cuda" if "nccl" in str(c10d.get_backend()) else "cpu")
-        return c10d.group.WORLD._get_backend(device).options._timeout
-    return None
 
 
 def watch_after(limit_s: float) -> None:

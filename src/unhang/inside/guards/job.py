@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -129,6 +130,16 @@ def here() -> Job | None:
     """The job, or None where this process trains alone and has nobody to agree with."""
     mine = live_job()
     return mine if mine is not None and mine.world_size > 1 else None
+
+
+def group_timeout(*devices: str) -> timedelta | None:
+    """The timeout of the default group's collectives, by the first of these kinds of device that it serves; None where it does not show it."""
+    torch, dist = sys.modules["torch"], with_group()
+    for device in devices:
+        with suppress(Exception):
+            found: timedelta = dist.group.WORLD._get_backend(torch.device(device)).options._timeout
+            return found
+    return None
 
 
 def _made(dist: Any) -> Job:

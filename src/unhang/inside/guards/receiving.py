@@ -129,11 +129,6 @@ class Line:
         return None if found == _NOTHING.encode() else found
 
 
-def next_sign(order: Order) -> Order:
-    """The same order, with a new sign of life."""
-    return order._replace(sign=order.sign + 1)
-
-
 def plan_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """What the receivers must know beforehand: names, shapes, dtypes, and a checksum of everything."""
     rows = [(name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors.items()]

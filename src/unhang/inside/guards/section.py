@@ -125,8 +125,7 @@ class Registry:
 
     def overran(self, stay: _Stay) -> None:
         """One message on one overrun. Blocks, in the watcher's thread, up to the limit of the questions to the others."""
-        job = live_job()
-        self._who = f"rank {job.rank}: " if job is not None else ""
+        self._who = f"rank {job.rank}: " if (job := live_job()) is not None else ""
         text, others = self._message(stay)
         if text:
             self._say("section", text)

@@ -77,15 +77,6 @@ def read_fault(text: str) -> tuple[Fault, dict[str, Value]]:
     return fault, values
 
 
-def read_faults(texts: Sequence[str]) -> list[tuple[Fault, dict[str, Value]]]:
-    """All that is asked for.
-
-    Raises:
-        BadFault: in one line, with the nearest name.
-    """
-    return [read_fault(text) for text in texts]
-
-
 def make_ready() -> None:
     """Reads the wanted faults from the environment and hangs them onto torch's modules as they are imported."""
     wanted = json.loads(os.environ[VARIABLE])

@@ -124,7 +124,10 @@ def sleep_delay(armed: Armed, _met: object) -> None:
 
 
 class Armed:
-    """One fault with its values. What is not given is drawn from the seed, alike in every process."""
+    """One fault with its values. What is not given is drawn from the seed, alike in every process.
+
+    visits: how often this rank came to where the fault could strike.
+    """
 
     def __init__(self, fault: Fault, values: dict[str, Value], seed: int, index: int, files: tuple[str, ...]) -> None:
         self.fault = fault
@@ -132,7 +135,7 @@ class Armed:
         self.has_struck = False
         self._values = values
         self._files = files
-        self._visits = 0
+        self.visits = 0
         self._has_met = False
         self._has_passed = False
         drawn = random.Random(f"{seed}:{fault.name}")
@@ -168,10 +171,10 @@ class Armed:
         self.meet()
         if self._has_passed:
             return False
-        self._visits += 1
+        self.visits += 1
         number = self._values.get("call") or self._values.get("batch")
         if number is not None:
-            self._has_passed = self._visits == number
+            self._has_passed = self.visits == number
         else:
             self._has_passed = program.steps >= (self._values.get("step") or 0)  # type: ignore[operator]
         return self._has_passed
@@ -180,11 +183,6 @@ class Armed:
     def is_due(self) -> bool:
         """Whether to strike now, in this process."""
         return self.is_turn and self.is_here
-
-    @property
-    def visits(self) -> int:
-        """How often this rank came to where the fault could strike."""
-        return self._visits
 
     def meet(self) -> None:
         """The program has what the fault needs."""

@@ -22,6 +22,7 @@ from unhang.inside.guards.learning import check_learning
 from unhang.inside.guards.peers import Peers
 from unhang.inside.guards.replicas import check_replicas
 from unhang.inside.guards.words import in_words, log
+from unhang.inside.rank import with_group
 from unhang.inside.recorder import errors_seen, facts
 
 # The thread of `guard.board.Watcher`: where it runs, somebody listens already.
@@ -94,7 +95,7 @@ class Training:
         if self._within:
             learning = _safely("check of learning", lambda: check_learning(model, optimizer, scaler, self._within))
             self._at_end("check of learning", learning)
-        if self._replicas and _is_initialized():
+        if self._replicas and with_group() is not None:
             first = optimizer[0] if isinstance(optimizer, (list, tuple)) else optimizer
             replicas = _safely("replicas", lambda: check_replicas(model, self._replicas, optimizer=first))
             self._at_end("replicas", replicas)
@@ -105,7 +106,7 @@ class Training:
 
     def _join(self) -> None:
         """Listens to the other ranks, and has them hear of an exception that nobody catches."""
-        if not _is_initialized():
+        if with_group() is None:
             return
         mine = job.current()
         if mine.world_size < 2 or any(t.name == _WATCHER and t.is_alive() for t in threading.enumerate()):
@@ -177,11 +178,6 @@ def _announce(peers: Peers, error: BaseException) -> None:
 def _recorder() -> Any:
     """The recorder that runs: under `unhang run` it is loaded under a name of its own, before this package."""
     return sys.modules.get("_unhang_inside.recorder.errors_seen", errors_seen)
-
-
-def _is_initialized() -> bool:
-    dist: Any = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_available() and bool(dist.is_initialized())
 
 
 def _on_uncaught(act: Callable[[BaseException], None]) -> Callable[[], None]:

@@ -24,8 +24,7 @@ from .recording import Recording, attempt
 from .waits_within import write_waits_within
 
 _watched: set[str] = set()
-_VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "PYTORCH_", "UCX_", "FI_")
-_OTHER_VARIABLES = ("SLURM_JOB_END_TIME",)
+_VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "PYTORCH_", "UCX_", "FI_", "SLURM_JOB_END_TIME")
 _MOST_VARIABLES, _LONGEST_VALUE = 100, 300
 
 
@@ -93,16 +92,12 @@ def _start(rec: Recording) -> None:
     control = attempt("control thread", Control, rec)
     if control is not None:
         attempt("control thread", control.start)
-    attempt("exit.json", exits.watch, control.stop if control is not None else _nothing)
+    attempt("exit.json", exits.watch, control.stop if control is not None else lambda: None)
     # A forked child inherits these three; wrapped twice they would only be slower.
     if not _watched:
         _watched.add("hooks")
         attempt("error.json", errors_seen.watch_hooks)
         attempt("handled.jsonl", errors_seen.watch_handlers)
-
-
-def _nothing() -> None:
-    """There is no thread to stop."""
 
 
 def _change_rank(rec: Recording, number: int) -> None:
@@ -147,9 +142,7 @@ def _identity_of(number: int) -> dict[str, Any]:
 
 def _variables() -> dict[str, str]:
     """The variables that decide how ranks communicate, as they are at this moment."""
-    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES) or name in _OTHER_VARIABLES][
-        :_MOST_VARIABLES
-    ]
+    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES)][:_MOST_VARIABLES]
     return {name: os.environ[name][:_LONGEST_VALUE] for name in names if not name.endswith(("KEY", "TOKEN", "SECRET"))}
 
 
@@ -204,14 +197,11 @@ class Control:
         self._thread.join(0.2)
 
     def _bind(self) -> socket.socket | None:
-        path = self._rec.path("ctl.sock")
-        if len(path.encode()) > _LONGEST_PATH:
-            self._rec.note("ctl.sock", f"the path is too long for a unix socket: {path}")
+        path = _path_of_socket(self._rec, "ctl.sock")
+        if path is None:
             return None
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
-            if os.path.exists(path):
-                os.unlink(path)
             bound.bind(path)
         except OSError:
             bound.close()
@@ -263,18 +253,26 @@ class Control:
         return found
 
 
+def _path_of_socket(rec: Recording, name: str) -> str | None:
+    """Where a socket may be bound; None where that is too long a path."""
+    path = rec.path(name)
+    if len(path.encode()) > _LONGEST_PATH:
+        rec.note(name, f"the path is too long for a unix socket: {path}")
+        return None
+    if os.path.exists(path):
+        os.unlink(path)
+    return path
+
+
 def start_server(rec: Recording) -> None:
     """Serve <folder>/fr.sock for the life of the process."""
     make = getattr(sys.modules.get("torch._C._distributed_c10d"), "_WorkerServer", None)
-    path = rec.path("fr.sock")
     if make is None:
         rec.note("fr.sock", "this torch has no _WorkerServer")
         return
-    if len(path.encode()) > _LONGEST_PATH:
-        rec.note("fr.sock", f"the path is too long for a unix socket: {path}")
+    path = _path_of_socket(rec, "fr.sock")
+    if path is None:
         return
-    if os.path.exists(path):
-        os.unlink(path)
     before = _open_fds()
     server = _without_greeting(lambda: make(path))
     # The destructor prints three lines at exit, and in a forked child, where the server's thread does not exist, it

@@ -272,30 +272,14 @@ def watch_store(bindings: Any) -> None:
     """Record `get`, `wait` and `set` of every store: the classes inherit them from Store."""
     store = bindings.Store
     store.set = _watched_set(store.set)
-    store.get = _watched_get(store.get)
-    store.wait = _watched_wait(store.wait)
+    store.get = _watched_wait(store.get, "get")
+    store.wait = _watched_wait(store.wait, "wait")
 
 
 # pybind11 recognises the Python override of a virtual method by the name of the calling function and by its first
 # argument: these wrappers bear the method's name and take `self`, or a Python subclass of Store would call itself for
 # ever.
-def _watched_get(original: Any) -> Any:
-    @functools.wraps(original)
-    def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-        number = _begin_store_wait(args, kwargs)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            failed_in_torch(error)
-            raise
-        finally:
-            _end_store_wait(number)
-
-    return do_not_trace(get)
-
-
-def _watched_wait(original: Any) -> Any:
-    @functools.wraps(original)
+def _watched_wait(original: Any, name: str) -> Any:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         number = _begin_store_wait(args, kwargs)
         try:
@@ -306,7 +290,8 @@ def _watched_wait(original: Any) -> Any:
         finally:
             _end_store_wait(number)
 
-    return do_not_trace(wait)
+    wait.__code__ = wait.__code__.replace(co_name=name)
+    return do_not_trace(functools.wraps(original)(wait))
 
 
 def _watched_set(original: Any) -> Any:

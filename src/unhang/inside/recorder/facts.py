@@ -171,11 +171,8 @@ def note_uncaught(rec: Recording) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if path:
         size = os.stat(path).st_size if os.path.exists(path) else None
-        note(
-            rec,
-            "uncaught",
-            {"told": bool(size), "file": "empty" if size == 0 else "absent" if size is None else "written"},
-        )
+        file = "absent" if size is None else "written" if size else "empty"
+        note(rec, "uncaught", {"told": bool(size), "file": file})
 
 
 def settings_now() -> dict[str, str]:
@@ -262,10 +259,7 @@ def _note_end(rec: Recording, iterator: Any) -> None:
         number, code = _ends.get(key, (None, at.f_code))
         text = record_text("", str(int(iterator._num_yielded)))
         count = rec.count(page.LOADER_END, str(key))
-        _ends[key] = (
-            rec.page.note(number, page.LOADER_END, count, text),
-            code,
-        )  # the code is kept alive, see `_places`
+        _ends[key] = rec.page.note(number, page.LOADER_END, count, text), code  # kept alive, see `_places`
 
 
 def forget_in_child() -> None:
@@ -294,23 +288,31 @@ def count_batch(rec: Recording, batch: Any) -> None:
 def _values(batch: Any) -> Sequence[Any]:
     if isinstance(batch, (list, tuple)):
         return batch[:4]
-    inner = (
-        batch if type(batch) is dict else getattr(batch, "data", None)
-    )  # a tokenizer's BatchEncoding keeps a dict there
+    # A tokenizer's BatchEncoding keeps a dict in `data`.
+    inner = batch if type(batch) is dict else getattr(batch, "data", None)
     return list(inner.values())[:4] if type(inner) is dict else (batch,)
 
 
 # Shapes
 
 
-def watch_ddp(module: Any) -> None:
-    """Note the shapes of a model's parameters when it is wrapped."""
-    _note_shapes(module.DistributedDataParallel, "module")
+def watch_wrapper(name: str, module: Any) -> None:
+    """Note the shapes of a model's parameters when it is wrapped by this class."""
+    kind = getattr(module, name)
+    original = kind.__init__
 
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        model = args[0] if args else kwargs.get("module")
+        if recording.current is not None and model is not None:
+            attempt("shapes.json", _write_shapes, model)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            step_aside(error)
+            raise
 
-def watch_fsdp(module: Any) -> None:
-    """The same for FSDP."""
-    _note_shapes(module.FullyShardedDataParallel, "module")
+    kind.__init__ = do_not_trace(__init__)
 
 
 def watch_fully_shard(module: Any) -> None:
@@ -328,23 +330,6 @@ def watch_fully_shard(module: Any) -> None:
             raise
 
     module.fully_shard = do_not_trace(fully_shard)
-
-
-def _note_shapes(kind: Any, word: str) -> None:
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        model = args[0] if args else kwargs.get(word)
-        if recording.current is not None and model is not None:
-            attempt("shapes.json", _write_shapes, model)
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    kind.__init__ = do_not_trace(__init__)
 
 
 def _write_shapes(model: Any) -> None:

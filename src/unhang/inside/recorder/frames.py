@@ -176,17 +176,14 @@ def _of_frame(frame: FrameType) -> dict[str, str]:
     return found
 
 
-def _has_root(code: CodeType) -> bool:
-    return code.co_name in _WITH_ROOT and "torch/distributed/" in code.co_filename
-
-
 def write_variables(recording: Recording) -> None:
     """Write variables.json: `[[file, line, function, {name: text}], ...]`, innermost first, functions only."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found: list[Any] = []
     while frame is not None and len(found) < _MOST_VARIABLE_FRAMES:
         code = frame.f_code
-        if code.co_name != "<module>" and (is_user(code.co_filename) or _has_root(code)):
+        has_root = code.co_name in _WITH_ROOT and "torch/distributed/" in code.co_filename
+        if code.co_name != "<module>" and (has_root or is_user(code.co_filename)):
             found.append([code.co_filename, frame.f_lineno, code.co_name, _of_frame(frame)])
         frame = frame.f_back
     write_whole(recording.path("variables.json"), json.dumps(found).encode())
@@ -219,11 +216,8 @@ def file_of(error: BaseException, message: str) -> dict[str, Any] | None:
             if isinstance(path, (str, os.PathLike)) and 0 < len(os.fspath(path)) < _MOST_PATH:
                 found = os.stat(path)
                 if stat.S_ISREG(found.st_mode):
-                    return {
-                        "path": os.path.abspath(os.fspath(path)),
-                        "bytes": found.st_size,
-                        "written_ns": found.st_mtime_ns,
-                    }
+                    path = os.path.abspath(os.fspath(path))
+                    return {"path": path, "bytes": found.st_size, "written_ns": found.st_mtime_ns}
         except (OSError, ValueError, TypeError):
             continue
     return None

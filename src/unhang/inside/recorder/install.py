@@ -103,12 +103,12 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-_OTHERS = {
+_OTHERS: Mapping[str, Action] = {
     "multiprocessing.process": errors_seen.watch_processes,
     "torch.multiprocessing.spawn": errors_seen.watch_spawn,
     "torch._dynamo.eval_frame": skip_our_frames,
-    "torch.nn.parallel.distributed": facts.watch_ddp,
-    "torch.distributed.fsdp.fully_sharded_data_parallel": facts.watch_fsdp,
+    "torch.nn.parallel.distributed": partial(facts.watch_wrapper, "DistributedDataParallel"),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": partial(facts.watch_wrapper, "FullyShardedDataParallel"),
     "torch.distributed.fsdp._fully_shard._fully_shard": facts.watch_fully_shard,
     "threading": waits_within.watch_threads,
     "concurrent.futures.thread": waits_within.watch_executors,
