@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from traceback import walk_tb
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -177,10 +178,7 @@ class Presence:
 
     def came_from(self, error: BaseException) -> None:
         """The training was left by this exception: from now on its line is where this rank is."""
-        step, frames = error.__traceback__, []
-        while step is not None:
-            frames.append((step.tb_frame.f_code, step.tb_lineno))
-            step = step.tb_next
+        frames = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
         theirs = [(code, line) for code, line in frames if not any(part in code.co_filename for part in _LIBRARY)]
         if theirs:
             code, line = theirs[-1]

@@ -144,11 +144,10 @@ def _unused_parameters(error: BaseException, message: str) -> list[str]:
 def _ddp_on_stack(trace: TracebackType | None) -> Any:
     """The DistributedDataParallel instance in whose forward the exception rose: the innermost in any frame's locals."""
     found = None
-    while trace is not None:
-        for value in list(trace.tb_frame.f_locals.values()):
+    for frame, _ in traceback.walk_tb(trace):
+        for value in list(frame.f_locals.values()):
             if type(value).__name__ == "DistributedDataParallel" and hasattr(value, "parameters_to_ignore"):
                 found = value
-        trace = trace.tb_next
     return found
 
 
@@ -170,7 +169,8 @@ def first_raised(error: BaseException) -> tuple[BaseException, list[list[object]
         common = _common(earlier, error)
         if earlier is None or common is None or not _was_on_its_way(earlier, common):
             break
-        outer = traceback_places(error.__traceback__)[_depth(common) :] + outer
+        inner = len(list(traceback.walk_tb(common)))
+        outer = traceback_places(error.__traceback__)[inner:] + outer
         error = earlier
     return error, traceback_places(error.__traceback__) + outer
 
@@ -182,14 +182,6 @@ def _common(earlier: BaseException | None, later: BaseException) -> TracebackTyp
     while seen is not None and at is not None and at.tb_frame is not seen.tb_frame:
         at = at.tb_next
     return at if seen is not None else None
-
-
-def _depth(trace: TracebackType) -> int:
-    """How many frames there are from here to the innermost."""
-    found, at = 0, trace.tb_next
-    while at is not None:
-        found, at = found + 1, at.tb_next
-    return found + 1
 
 
 def _was_on_its_way(earlier: BaseException, common: TracebackType) -> bool:
@@ -211,10 +203,8 @@ def _is_raise(trace: TracebackType) -> bool:
 
 
 def _is_of_distributed(error: BaseException) -> bool:
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    file = at.tb_frame.f_code.co_filename if at is not None else ""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    file = files[-1] if files else ""
     return "torch/distributed/" in file or recording.is_out_of_torch(error)
 
 

@@ -20,7 +20,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from . import page
-from .frames import _OWN
+from .frames import _OWN, chain
 from .recording import Recording, attempt, write_whole
 
 _BINDINGS = "torch._C._distributed_c10d"
@@ -319,12 +319,7 @@ def _entry(rec: Recording, c10d: Any, at: FrameType) -> dict[str, Any] | None:
         "retired": False,
         "timeout_ms": 0,
         "is_p2p": False,
-        "frames": list(_frames(at)),
+        "frames": [
+            {"name": f.f_code.co_name, "filename": f.f_code.co_filename, "line": f.f_lineno} for f in chain(at, _DEEPEST)
+        ],
     }  # fmt: skip
-
-
-def _frames(at: FrameType | None) -> Iterator[dict[str, Any]]:
-    depth = _DEEPEST
-    while at is not None and depth:
-        yield {"name": at.f_code.co_name, "filename": at.f_code.co_filename, "line": at.f_lineno}
-        at, depth = at.f_back, depth - 1

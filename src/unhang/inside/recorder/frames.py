@@ -9,6 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
+from traceback import walk_tb
 from types import CodeType, FrameType, GeneratorType, TracebackType
 from typing import Any
 
@@ -63,16 +64,19 @@ def user_places(limit: int = _MOST_FRAMES, frame: FrameType | None = None) -> tu
     return tuple(found)
 
 
+def chain(frame: FrameType | None, most: int) -> Iterator[FrameType]:
+    """A frame and those that called it, innermost first."""
+    while frame is not None and most:
+        yield frame
+        frame, most = frame.f_back, most - 1
+
+
 def caller_of_torch() -> Place | None:
     """Who called torch, the user or a library: the innermost frame that is neither torch's nor ours nor an import's."""
-    at: FrameType | None = sys._getframe(1)
-    depth = _DEEPEST
-    while at is not None and depth:
+    for at in chain(sys._getframe(1), _DEEPEST):
         file = at.f_code.co_filename
         if not file.startswith(("<", _OWN)) and "/torch/" not in file:
             return file, at.f_lineno, at.f_code.co_name
-        at = at.f_back
-        depth -= 1
     return None
 
 
@@ -113,11 +117,9 @@ def _learn(code: CodeType) -> tuple[CodeType, bool]:
 
 def traceback_places(trace: TracebackType | None) -> list[list[object]]:
     """The frames of a traceback, innermost first; at most 64."""
-    found: list[list[object]] = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append([code.co_filename, trace.tb_lineno, code.co_name])
-        trace = trace.tb_next
+    found: list[list[object]] = [
+        [frame.f_code.co_filename, line, frame.f_code.co_name] for frame, line in walk_tb(trace)
+    ]
     return found[::-1][:64]
 
 
@@ -225,11 +227,7 @@ def file_of(error: BaseException, message: str) -> dict[str, Any] | None:
 
 def _values(trace: TracebackType | None) -> Iterator[Any]:
     """The local variables of an exception's frames, those of the innermost first."""
-    frames = []
-    while trace is not None:
-        frames.append(trace.tb_frame)
-        trace = trace.tb_next
-    for frame in reversed(frames):
+    for frame, _ in reversed(list(walk_tb(trace))):
         yield from [v for v in frame.f_locals.values() if _may_name_a_file(v)][:_MOST_VALUES]
 
 
