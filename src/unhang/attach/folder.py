@@ -210,7 +210,6 @@ def _range(line: str) -> tuple[int, int]:
 
 
 def _dump_paths(rank: Rank) -> Iterator[Path]:
-    """Where torch writes the dump of a rank."""
     given = rank.process.environment
     prefixes = [given[name] for name in _DUMPS if given.get(name)]
     home = given.get("HOME", "")

@@ -39,7 +39,6 @@ class Aligned(Generic[T]):
         self._logged = ""
 
     def __iter__(self) -> Iterator[T]:
-        """The batches of one epoch. See `align`."""
         mine = here()
         self._epoch += 1
         if mine is None:
@@ -131,7 +130,6 @@ class _Epoch(Iterator[T]):
             asked.free()
 
     def _look_ahead(self) -> None:
-        """Fetches the next batch, and begins to exchange who has one."""
         length = exchange.UNKNOWN
         if self._index == 0 or self._keeps_left:
             length = self._fetch_first_or_kept()
@@ -143,7 +141,6 @@ class _Epoch(Iterator[T]):
         self._send_row(length)
 
     def _send_row(self, length: int) -> None:
-        """Begins to exchange whether there is a batch ahead."""
         if self._is_free:
             return
         row, shared = (self._guard, self._epoch, self._index, self._ahead[0], length), self._job.shared

@@ -31,7 +31,6 @@ class LearningFinding(NamedTuple):
     advice: str
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.text}; {self.advice}"
 
 

@@ -196,7 +196,6 @@ class _Watch:
         return "\n".join(lines)
 
     def _warn_of_shortage(self) -> None:
-        """Says once that descriptors or shared memory run out."""
         open_fds, limit = descriptors()
         free = shared_memory_free()
         is_short = open_fds is not None and limit is not None and open_fds > _NEARLY * limit
@@ -309,7 +308,6 @@ def _fds_of(pid: int) -> int:
 
 
 def _resources() -> str:
-    """Descriptors and shared memory, in words."""
     open_fds, limit = descriptors()
     free = shared_memory_free()
     parts = [f"{open_fds} descriptors open of {limit or 'unlimited'}"] if open_fds is not None else []

@@ -219,7 +219,6 @@ class Peers:
         return self._failure or board.failure()
 
     def _found_by_call(self, board: Board, error: BaseException) -> dict[str, Any]:
-        """The failure, as a call to all ranks shows it."""
         roll = call_roll(board)
         where, waited = places(roll), f"rank {board.rank} waited for it: {_briefly(error)}"
         ended = [r for r in roll.answers if r != board.rank and board.has(f"done/{r}")]
@@ -336,7 +335,6 @@ class Peers:
 
 
 def _is_launchers_store() -> bool:
-    """Whether torchrun's agent hosts the store, and not rank 0."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 

@@ -312,7 +312,6 @@ class Receiver:
         self.line.put_status(self.rank, Status(order.number, state, self.version, text, came))
 
     def _stage(self, order: Order) -> None:
-        """Gets the new weights, beside those in use."""
         came = False
         try:
             plan = json.loads(self.line.get(f"plan/{order.number}"))

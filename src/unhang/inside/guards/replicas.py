@@ -133,7 +133,6 @@ class Replicas:
         self._news: Difference | None = None
 
     def __enter__(self) -> Replicas:
-        """Itself."""
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:

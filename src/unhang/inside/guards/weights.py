@@ -342,7 +342,6 @@ class WeightSync:
                 return None
 
     def _await(self, state: str, what: str) -> None:
-        """Waits until all generators are so far."""
         until = time.monotonic() + self._limit_s
         while missing := self._missing(state):
             self._sign()

@@ -235,7 +235,6 @@ def _occupied(armed: Armed) -> None:
 
 
 def _connections() -> list[socket.socket]:
-    """The established TCP connections of this process."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

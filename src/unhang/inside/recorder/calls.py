@@ -128,13 +128,14 @@ def _init_process_group(c10d: Any, original: Any) -> Any:
         finally:
             if rec is not None and number is not None:
                 end(rec, number)
-        attempt("identity after init", _after_init, c10d, _argument(args, kwargs, 2, "timeout"))
+        attempt("identity after init", note_initialized, c10d, _argument(args, kwargs, 2, "timeout"))
         return result
 
     return init_process_group
 
 
-def _after_init(c10d: Any, timeout: Any) -> None:
+def note_initialized(c10d: Any, timeout: Any) -> None:
+    """The default group stands: write who this rank is in it, and the groups."""
     rec = attempt("announcing the rank", announce.announce_at_init, c10d.get_rank())
     if rec is None:
         return
@@ -321,13 +322,13 @@ def _begin_store_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | No
     rec = recording.current
     if rec is None:
         return None
-    try:
-        key = args[0] if args else next(iter(kwargs.values()), "")
-        detail = key if isinstance(key, str) else ",".join(str(k) for k in key)
-        return begin(rec, page.STORE_WAIT, -1, "", detail)
-    except Exception as error:  # noqa: BLE001
-        rec.note("store waits", f"{type(error).__name__}: {error}")
-        return None
+    key = args[0] if args else next(iter(kwargs.values()), "")
+    return attempt("store waits", _begin_wait_for, rec, key)
+
+
+def _begin_wait_for(rec: Recording, key: Any) -> int:
+    detail = key if isinstance(key, str) else ",".join(str(k) for k in key)
+    return begin(rec, page.STORE_WAIT, -1, "", detail)
 
 
 def _end_store_wait(number: int | None) -> None:

@@ -277,7 +277,6 @@ def _message_of(error: BaseException) -> str:
 
 
 def _saw(printed: str) -> None:
-    """Called with an exception being handled, or not."""
     error = _active()
     if error is not None and recording.current is not None:
         attempt("handled.jsonl", _record_handled, recording.current, error, printed)

@@ -27,7 +27,6 @@ _BINDINGS = "torch._C._distributed_c10d"
 
 
 def _binding(*names: str) -> Callable[..., Any] | None:
-    """The first of these functions that this torch has."""
     module = sys.modules.get(_BINDINGS)
     return next((found for name in names if (found := getattr(module, name, None)) is not None), None)
 

@@ -96,6 +96,21 @@ class Page:
         self.words[at] = pg_id + 1
         return True
 
+    def statuses(self) -> memoryview:
+        """How far the groups are: of each its number from 1, the calls enqueued and those completed."""
+        return self.words[_STATUS_WORD:_RING_WORD]
+
+    def has_open_status(self) -> bool:
+        """Whether some group has calls enqueued that are not complete."""
+        words = self.statuses()
+        slots = range(0, _STATUS_SLOTS * 4, 4)
+        return any(words[at] and words[at + 1] not in (words[at + 2], _MASK) for at in slots)
+
+    def has_open_record(self) -> bool:
+        """Whether a point-to-point call, or the making of a group, has not come back."""
+        words, records = self.words, range(_RING_WORD, _SIZE // 8, _RECORD_WORDS)
+        return any(words[at] and not words[at + 5] and words[at + 1] not in _RETURNS_AT_ONCE for at in records)
+
     def begin(self, kind: int, peer: int, index: int, tag: int, text: bytes, nth: int = 0) -> int:
         """Write a call that starts now; returns its number for `end`."""
         words, number = self.words, self._next
