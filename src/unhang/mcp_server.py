@@ -123,10 +123,7 @@ def of_report(report: Fields) -> Fields:
 
 
 def _finding(f: Fields) -> Fields:
-    place, fixes = (
-        f.get("location") or {},
-        [x for x in f.get("fixes", ()) if Fix.of(x).helps],
-    )
+    place, fixes = f.get("location") or {}, [x for x in f.get("fixes", ()) if Fix.of(x).helps]
     return {
         "title": f.get("title"),
         "cause": f.get("cause"),

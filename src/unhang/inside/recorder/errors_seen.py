@@ -19,7 +19,7 @@ from typing import Any
 
 from . import facts, flight, recording
 from .frames import file_of, traceback_places, user_places
-from .recording import Recording, append_json, attempt, do_not_trace, step_aside, write_json
+from .recording import Recording, append_json, attempt, do_not_trace, preceded, step_aside, write_json
 
 _MOST_TEXT = 65536
 _MOST_MESSAGE = 8192
@@ -290,9 +290,9 @@ def _plain_text(values: tuple[object, ...]) -> str:
 def watch_handlers() -> None:
     """Wrap print, logging and traceback printing. Without an exception being handled this costs about 100 ns."""
     builtins.print = _watched_print(builtins.print)
-    logging.Logger.handle = _watched_handle(logging.Logger.handle)  # type: ignore[method-assign]
+    logging.Logger.handle = preceded(logging.Logger.handle, _saw_record)  # type: ignore[method-assign]
     for name in ("print_exc", "print_exception"):
-        setattr(traceback, name, _watched_traceback(getattr(traceback, name)))
+        setattr(traceback, name, preceded(getattr(traceback, name), _saw_traceback))
 
 
 def _watched_print(original: Any) -> Any:
@@ -318,28 +318,10 @@ def _saw_print(args: tuple[object, ...]) -> None:
         _saw(_plain_text(args))
 
 
-def _watched_handle(original: Any) -> Any:
-    @functools.wraps(original)
-    def handle(self: logging.Logger, record: logging.LogRecord) -> Any:
-        if _active() is not None and recording.current is not None:
-            _saw(attempt("text of a log record", record.getMessage) or str(record.msg))
-        try:
-            return original(self, record)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    return do_not_trace(handle)
+def _saw_record(logger: logging.Logger, record: logging.LogRecord) -> None:
+    if _active() is not None and recording.current is not None:
+        _saw(attempt("text of a log record", record.getMessage) or str(record.msg))
 
 
-def _watched_traceback(original: Any) -> Any:
-    @functools.wraps(original)
-    def print_traceback(*args: Any, **kwargs: Any) -> Any:
-        _saw("(traceback)")
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    return do_not_trace(print_traceback)
+def _saw_traceback(*args: Any, **kwargs: Any) -> None:
+    _saw("(traceback)")

@@ -16,7 +16,7 @@ from typing import Any
 from . import page, recording
 from .flight import reductions
 from .frames import is_user, record_text, user_places
-from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, step_aside, write_json
+from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, preceded, step_aside, write_json
 
 # What gloo reads and writes from the tensor's first element on, as many elements as it has; what it gathers it copies in order.
 _IN_PLACE = ("allreduce", "broadcast", "reduce", "scatter")
@@ -299,37 +299,18 @@ def _values(batch: Any) -> Sequence[Any]:
 def watch_wrapper(name: str, module: Any) -> None:
     """Note the shapes of a model's parameters when it is wrapped by this class."""
     kind = getattr(module, name)
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        model = args[0] if args else kwargs.get("module")
-        if recording.current is not None and model is not None:
-            attempt("shapes.json", _write_shapes, model)
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    kind.__init__ = do_not_trace(__init__)
+    kind.__init__ = preceded(kind.__init__, lambda _, *args, **kwargs: _see_model(*args, **kwargs))
 
 
 def watch_fully_shard(module: Any) -> None:
     """The same for FSDP2: the outermost module comes last, and is the one that is kept."""
-    original = module.fully_shard
+    module.fully_shard = preceded(module.fully_shard, _see_model)
 
-    @functools.wraps(original)
-    def fully_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if recording.current is not None:
-            attempt("shapes.json", _write_shapes, model)
-        try:
-            return original(model, *args, **kwargs)
-        except BaseException as error:
-            step_aside(error)
-            raise
 
-    module.fully_shard = do_not_trace(fully_shard)
+def _see_model(*args: Any, **kwargs: Any) -> None:
+    model = args[0] if args else kwargs.get("module")
+    if model is not None:
+        attempt("shapes.json", _write_shapes, model)
 
 
 def _write_shapes(model: Any) -> None:
