@@ -144,12 +144,9 @@ def _difference(name: str, all_ranks: Sequence[Mapping[str, Any]]) -> str:
         return ""
     common, count = values.most_common(1)[0]
     odd = [f"rank {w['rank']} has {w.get(name)!r}" for w in all_ranks if str(w.get(name, "")) != common]
-    ranks = f"{count} ranks have" if count > 1 else f"rank {next(_who_have(name, common, all_ranks))} has"
+    first = next(who["rank"] for who in all_ranks if str(who.get(name, "")) == common)
+    ranks = f"{count} ranks have" if count > 1 else f"rank {first} has"
     return f"{name} differs: {ranks} {common!r}, {some_of(odd, _MOST_NAMED)}"
-
-
-def _who_have(name: str, value: str, all_ranks: Sequence[Mapping[str, Any]]) -> Any:
-    return (who["rank"] for who in all_ranks if str(who.get(name, "")) == value)
 
 
 def _settings_that_differ(all_ranks: Sequence[Mapping[str, Any]]) -> list[str]:

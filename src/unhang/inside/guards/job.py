@@ -192,11 +192,7 @@ def prepared(backend: str, more: dict[str, Any], limit_s: float) -> tuple[dict[s
 
 
 def begun(more: dict[str, Any]) -> int:
-    """How often this process has used this store, with this use; the same on all ranks, which make equally many.
-
-    Args:
-        more: arguments of `init_process_group`.
-    """
+    """How often this process has used this store, with this use; the same on all ranks, which make equally many."""
     place = _place(more)
     _uses[place] += 1
     return _uses[place]

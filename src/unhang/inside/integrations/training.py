@@ -25,7 +25,7 @@ from unhang.inside.guards.words import in_words, log
 from unhang.inside.rank import with_group
 from unhang.inside.recorder import errors_seen, facts
 
-# The thread of `guard.board.Watcher`: where it runs, somebody listens already.
+# The thread of `guards.ending.Watcher`: where it runs, somebody listens already.
 _WATCHER = "unhang-board"
 _MOST_LINES = 16
 
