@@ -322,13 +322,13 @@ def _begin_store_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | No
     rec = recording.current
     if rec is None:
         return None
-    key = args[0] if args else next(iter(kwargs.values()), "")
-    return attempt("store waits", _begin_wait_for, rec, key)
-
-
-def _begin_wait_for(rec: Recording, key: Any) -> int:
-    detail = key if isinstance(key, str) else ",".join(str(k) for k in key)
-    return begin(rec, page.STORE_WAIT, -1, "", detail)
+    try:
+        key = args[0] if args else next(iter(kwargs.values()), "")
+        detail = key if isinstance(key, str) else ",".join(str(k) for k in key)
+        return begin(rec, page.STORE_WAIT, -1, "", detail)
+    except Exception as error:  # noqa: BLE001
+        rec.note("store waits", f"{type(error).__name__}: {error}")
+        return None
 
 
 def _end_store_wait(number: int | None) -> None:
