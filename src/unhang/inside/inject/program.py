@@ -229,14 +229,17 @@ def watch_optimizers(module: Any) -> None:
 
 
 def _before_step(optimizer: Any, *_: Any) -> None:
-    for listener in at_step:
-        in_the_dark(functools.partial(listener, optimizer))
+    in_the_dark(lambda: _tell(at_step, optimizer))
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
     count_step()
-    for listener in stepped:
-        listener(optimizer)
+    _tell(stepped, optimizer)
+
+
+def _tell(listeners: list[Listener], what: Any) -> None:
+    for listener in listeners:
+        listener(what)
 
 
 def watch_loaders(module: Any) -> None:
@@ -259,41 +262,31 @@ def _fetched(original: Any) -> Any:
 def watch_fetchers(module: Any) -> None:
     """Stands before the samples of a batch are read, in the worker if the loader has some."""
     for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-        kind.fetch = _read(kind.fetch)
+        kind.fetch = _told(kind.fetch, lambda fetcher, *_: _tell(items, fetcher))
 
 
-def _read(original: Any) -> Any:
+def _told(original: Any, tell: Callable[..., None]) -> Any:
+    """The function, after `tell` got its arguments."""
+
     @functools.wraps(original)
-    def fetch(self: Any, *args: Any) -> Any:
-        for listener in items:
-            listener(self)
-        return original(self, *args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tell(*args)
+        return original(*args, **kwargs)
 
-    return fetch
+    return call
 
 
 def watch_files(serialization: Any) -> None:
     """Stands before torch.save, and before open() where the program itself opens a file to write."""
-    serialization.save = _written("torch.save", serialization.save)
+    serialization.save = _told(serialization.save, lambda *_: _tell(writes, "torch.save"))
     builtins.open = _opened(builtins.open)
-
-
-def _written(name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        for listener in writes:
-            listener(name)
-        return original(*args, **kwargs)
-
-    return save
 
 
 def _opened(original: Any) -> Any:
     @functools.wraps(original)
     def open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if set(mode) & set("wax+") and is_program(sys._getframe(1).f_code.co_filename):
-            for listener in writes:
-                listener("open")
+            _tell(writes, "open")
         return original(file, mode, *args, **kwargs)
 
     return open
@@ -302,9 +295,4 @@ def _opened(original: Any) -> Any:
 def watch_modules(module: Any) -> None:
     """Stands before the forward of every module; only where a fault wants to know."""
     if forwards:
-        module.register_module_forward_pre_hook(_before_forward)
-
-
-def _before_forward(module: Any, _inputs: Any) -> None:
-    for listener in forwards:
-        listener(module)
+        module.register_module_forward_pre_hook(lambda module, _inputs: _tell(forwards, module))

@@ -90,8 +90,6 @@ def _start(rec: Recording) -> None:
     attempt("permission to trace", exits.allow_tracer, rec)
     attempt("fr.sock", start_server, rec)
     control = attempt("control thread", Control, rec)
-    if control is not None:
-        attempt("control thread", control.start)
     attempt("exit.json", exits.watch, control.stop if control is not None else lambda: None)
     # A forked child inherits these three; wrapped twice they would only be slower.
     if not _watched:
@@ -174,7 +172,7 @@ _GREETING = re.compile(rb"^[^\n]*WorkerServer\.cpp[^\n]*Server listening to UNIX
 
 
 class Control:
-    """Owns ctl.sock and a pipe that ends the thread. Blocks nobody: a daemon that the process does not wait for."""
+    """Owns ctl.sock, a thread and a pipe that ends it. Blocks nobody: a daemon that the process does not wait for."""
 
     def __init__(self, rec: Recording) -> None:
         self._rec = rec
@@ -184,10 +182,8 @@ class Control:
         self._abort_watch = AbortWatch(rec)
         self._thread = threading.Thread(target=self._run, name="unhang-control", daemon=True)
         rec.inherited_fds += [self._wake_reader, self._wake_writer]
-        rec.at_fork.append(self._drop_socket)
-
-    def start(self) -> None:
-        """Start the thread."""
+        if self._socket is not None:
+            rec.at_fork.append(self._socket.close)
         self._thread.start()
 
     def stop(self) -> None:
@@ -207,10 +203,6 @@ class Control:
             bound.close()
             raise
         return bound
-
-    def _drop_socket(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
 
     def _run(self) -> None:
         watched = [self._wake_reader] if self._socket is None else [self._wake_reader, self._socket.fileno()]

@@ -75,26 +75,16 @@ def record(error: BaseException | None, thread: str) -> None:
 
 def watch_hooks() -> None:
     """Chain to the exception hooks of the interpreter and of threads; who replaces ours later is free to do so."""
-    sys.excepthook = _chained_excepthook(sys.excepthook)
-    threading.excepthook = _chained_thread_hook(threading.excepthook)
+    sys.excepthook = preceded(sys.excepthook, _saw_uncaught)
+    threading.excepthook = preceded(threading.excepthook, _saw_uncaught_in_thread)
 
 
-def _chained_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(before)
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        attempt("error.json", record, error, "MainThread")
-        return before(kind, error, trace)
-
-    return excepthook
+def _saw_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    attempt("error.json", record, error, "MainThread")
 
 
-def _chained_thread_hook(before: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(before)
-    def thread_excepthook(args: Any) -> Any:
-        attempt("error.json", record, args.exc_value, getattr(args.thread, "name", ""))
-        return before(args)
-
-    return thread_excepthook
+def _saw_uncaught_in_thread(args: Any) -> None:
+    attempt("error.json", record, args.exc_value, getattr(args.thread, "name", ""))
 
 
 def watch_processes(process_module: Any) -> None:

@@ -58,7 +58,7 @@ def watch_tensors(c10d: Any, bindings: Any) -> None:
     for name in _INTO_LISTS:
         _wrap(c10d, bindings.ProcessGroup, name, _aliased)
     for name in _REDUCED_ONLY:
-        _wrap(c10d, bindings.ProcessGroup, name, _never)
+        _wrap(c10d, bindings.ProcessGroup, name, lambda _: None)
 
 
 def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
@@ -87,10 +87,6 @@ def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
     # pybind11 knows by the function's name that a Python subclass calls the method of its base class.
     call.__code__ = call.__code__.replace(co_name=name)
     setattr(kind, name, do_not_trace(functools.wraps(original)(call)))
-
-
-def _never(given: Any) -> None:
-    """Of these methods the tensors are not looked at."""
 
 
 def _odd_tensor(given: Any) -> Any:

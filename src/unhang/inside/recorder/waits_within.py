@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from . import recording
 from .frames import Place, chain, is_user, user_places
-from .recording import Recording, attempt, do_not_trace, write_whole
+from .recording import Recording, attempt, do_not_trace, preceded, write_whole
 
 _MOST_THREADS, _MOST_TASKS, _MOST_FRAMES, _MOST_LOCALS = 64, 64, 24, 64
 _DEEPEST, _MOST_GIVEN = 200, 4096
@@ -27,15 +27,7 @@ _given: WeakKeyDictionary[Any, tuple[Place, ...]] = WeakKeyDictionary()
 
 def watch_threads(module: Any) -> None:
     """Remember where threads are started."""
-    original = module.Thread.start
-
-    @functools.wraps(original)
-    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recording.current is not None:
-            attempt("where threads are started", _remember, self)
-        return original(self, *args, **kwargs)
-
-    module.Thread.start = do_not_trace(start)
+    module.Thread.start = preceded(module.Thread.start, _remember)
 
 
 def watch_executors(module: Any) -> None:
@@ -45,16 +37,15 @@ def watch_executors(module: Any) -> None:
     @functools.wraps(original)
     def submit(self: Any, *args: Any, **kwargs: Any) -> Any:
         future = original(self, *args, **kwargs)
-        if recording.current is not None:
-            attempt("where work is given to threads", _remember, future)
+        _remember(future)
         return future
 
     module.ThreadPoolExecutor.submit = do_not_trace(submit)
 
 
-def _remember(what: Any) -> None:
-    if len(_given) < _MOST_GIVEN:
-        _given[what] = user_places(2, sys._getframe(3))
+def _remember(what: Any, *_: Any) -> None:
+    if recording.current is not None and len(_given) < _MOST_GIVEN:
+        attempt("where threads get their work", lambda: _given.__setitem__(what, user_places(2)))
 
 
 def _given_at(frame: FrameType) -> tuple[Place, ...]:
