@@ -273,36 +273,31 @@ def leave_now(code: int) -> None:
     os._exit(code)
 
 
-class _WorkersEnd:
+_main_thread: int | None = None
+
+
+def end_workers_with_this_process() -> None:
     """Has each daemon that multiprocessing forks here, such as a loader's worker, get SIGTERM when this process ends.
 
     Python does so only at an end of its own. After a SIGKILL a loader's worker lives on for five seconds, and holds what it
     has inherited: the connections of gloo, so that no peer notices, and the pipe by which the parent of the ranks waits.
+    May be called again. Never raises.
     """
-
-    def __init__(self) -> None:
-        self._main = threading.main_thread().ident
-
-    def in_child(self) -> None:
-        """Runs in the child. Never raises."""
-        with suppress(Exception):
-            # The signal comes when the thread that forked ends; where that is not the main one, the process may live on.
-            is_of_main = threading.get_ident() == self._main
-            if is_of_main and sys.modules["multiprocessing"].current_process().daemon:
-                sys.modules["torch"].multiprocessing._prctl_pr_set_pdeathsig(signal.SIGTERM)
-
-
-_workers_end: list[_WorkersEnd] = []
-
-
-def end_workers_with_this_process() -> None:
-    """From now on; may be called again. Never raises."""
+    global _main_thread
     with suppress(Exception):
         from multiprocessing import util
 
-        if not _workers_end:
-            _workers_end.append(_WorkersEnd())
-            util.register_after_fork(_workers_end[0], _WorkersEnd.in_child)
+        if _main_thread is None:
+            _main_thread = threading.main_thread().ident
+            util.register_after_fork(_end_with_parent, lambda end: end())
+
+
+def _end_with_parent() -> None:
+    """Runs in the child. Never raises."""
+    with suppress(Exception):
+        # The signal comes when the thread that forked ends; where that is not the main one, the process may live on.
+        if threading.get_ident() == _main_thread and sys.modules["multiprocessing"].current_process().daemon:
+            sys.modules["torch"].multiprocessing._prctl_pr_set_pdeathsig(signal.SIGTERM)
 
 
 def record(main: F) -> F:

@@ -32,7 +32,6 @@ RUN_DIR = "UNHANG_RUN_DIR"
 BY_HAND = "UNHANG_INSTALLED"
 CALLS_KEPT = "2000"
 _C10D = "torch.distributed.distributed_c10d"
-_BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", OLD_NAME)
 _ABSENT = (
     ("output.log", "the output is not copied without `unhang run`"),
     (
@@ -190,10 +189,10 @@ def started_s(pid: int) -> int:
 def keep_calls() -> None:
     """Has torch keep the last calls, under both names of the setting, unless the user has set one."""
     environ = os.environ
-    size = next((environ[name] for name in _BUFFER_SIZES if environ.get(name)), CALLS_KEPT)
+    size = next((environ[name] for name in identity.VARIABLES if environ.get(name)), CALLS_KEPT)
     if not environ.get(OLD_NAME):
         environ[ADDED_BY_US] = OLD_NAME
-    for name in _BUFFER_SIZES:
+    for name in identity.VARIABLES:
         environ[name] = environ.get(name) or size
 
 
