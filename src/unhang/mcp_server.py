@@ -65,6 +65,8 @@ def _check_tree(folder: Path, root: Path) -> None:
             raise OutOfRoot(f"{folder} holds more than {_MOST_FILES:,} files; name a part of it")
 
 
+# Results in the few words that an agent needs
+
 Fields = Mapping[str, Any]
 
 
@@ -161,6 +163,8 @@ def of_explain(found: Fields) -> Fields:
     """All that `unhang explain` says."""
     return {k: v for k, v in found.items() if k not in ("schema", "path", "sources")}
 
+
+# The server: six tools over stdio
 
 _MOST_BYTES = 64 << 20
 _MOST_PATHS = 64

@@ -159,6 +159,8 @@ def watch(
         return judged
 
 
+# On the nodes of a job
+
 NODE_LIMIT_S = 30.0
 _HOST, _OURS = "{host}", "unhang: "
 _MOST_AT_ONCE, _MOST_BYTES, _MOST_SAID = 32, 256 << 20, 200

@@ -265,6 +265,8 @@ def take_outputs(folder: Path, job: FoundJob, processes: Processes) -> None:
                 target.write_bytes(content)
 
 
+# As one file
+
 MAX_FILES, MAX_FILE_BYTES, MAX_BYTES = 20_000, 64 << 20, 512 << 20
 _TEXT = (".json", ".jsonl", ".txt", ".log", ".html")
 _LEFT_OUT = (".lock", ".tmp", ".sock")

@@ -25,7 +25,7 @@ PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _TORCH = re.compile(rb"/(?:libtorch(?:_cpu|_cuda|_python|_hip)?\.so|torch/_C\.)")
 _CAP_SYS_PTRACE = 1 << 19
-_START, _UTIME, _STIME = 19, 11, 12
+_START = 19
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ def missing_right(process: Process, root: Path = PROC) -> str:
     return ""
 
 
-PROC = Path("/proc")
+# Connections and devices
+
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _ESTABLISHED = "01"
 _MOST_PEERS = 8

@@ -5,14 +5,6 @@ Nothing else of ours is imported until one of them is used.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pytest
-
-if TYPE_CHECKING:
-    from unhang.pytest_plugin.ranks import RunRanks, Verdict
-
 import json
 import os
 import shutil
@@ -23,7 +15,18 @@ import time
 from collections.abc import Generator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from unhang.pytest_plugin.ranks import RunRanks, Verdict
+
+_POLL_S = 0.1
+_END_S = 15.0  # ending a hung job takes up to 8 s, and the last look of the watcher before it a few
+_KNOWS_NEW_NAME = (2, 10)
+_STASH = pytest.StashKey["_Watch"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,12 +86,6 @@ def seconds_of(config: pytest.Config, name: str) -> float:
     return value
 
 
-_POLL_S = 0.1
-_END_S = 15.0  # ending a hung job takes up to 8 s, and the last look of the watcher before it a few
-_KNOWS_NEW_NAME = (2, 10)
-_STASH = pytest.StashKey["_Watch"]()
-
-
 class Watching:
     """The hooks. Each test gets a watch of its own, which costs a thread until a rank appears."""
 
@@ -130,12 +127,12 @@ class Watching:
         return report
 
     def _tell(self, report: pytest.TestReport, watch: _Watch, folder: Path) -> None:
+        from unhang.pytest_plugin.ranks import Verdict
+
         try:
             verdict = watch.judge(folder)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the test's own failure
             report.sections.append(("unhang", f"the diagnosis failed ({type(error).__name__}: {error})"))
-            from unhang.pytest_plugin.ranks import Verdict
-
             verdict = Verdict("a distributed job hung and was ended", "") if watch.was_hung else None
         if verdict is None:
             shutil.rmtree(folder, ignore_errors=True)

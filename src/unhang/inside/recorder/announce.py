@@ -165,6 +165,8 @@ def _working_folder() -> str:
         return ""
 
 
+# What answers the agent
+
 _TURN_S = 0.25
 _LONGEST_PATH = 100
 # torch announces the server as a warning on file descriptor 2; the user's output stays what it was without us.

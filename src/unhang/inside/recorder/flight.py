@@ -193,6 +193,8 @@ def _apart(name: str) -> str:
     return f"{name}@gloo"
 
 
+# What they do not keep
+
 # As many calls as the flight recorder keeps where nobody says otherwise.
 _MOST_REDUCTIONS = 2048
 _BY_OP = frozenset(("AllreduceOptions", "AllreduceCoalescedOptions", "ReduceScatterOptions"))
