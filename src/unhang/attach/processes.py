@@ -201,9 +201,9 @@ def unsent(pid: int, root: Path = PROC) -> list[dict[str, Any]]:
     return [{"peer": peer, "bytes": left} for left, peer in sorted(waiting, reverse=True)[:_MOST_PEERS]]
 
 
-def listens_at(pid: int, root: Path = PROC) -> list[str]:
+def listens_at(pid: int) -> list[str]:
     """The addresses at which it accepts TCP connections: `127.0.0.1:28028`."""
-    return [_address(fields[1]) for fields in _sockets(pid, root) if fields[3] == _LISTENS]
+    return [_address(fields[1]) for fields in _sockets(pid, PROC) if fields[3] == _LISTENS]
 
 
 def _sockets(pid: int, root: Path) -> Iterator[list[str]]:

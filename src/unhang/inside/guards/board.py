@@ -30,6 +30,7 @@ MOST_TEXT = 8000
 POLL_S = 0.4
 _RANKS_PER_POLL_S = 1024
 _PREFIX = "unhang"
+_ANSWER_LIMIT_S = 5.0
 ANSWER_S = 1.5
 _MOST_PLACES = 8
 _LIBRARY = (
@@ -68,14 +69,14 @@ def innermost(store: Any) -> Any:
 class Board:
     """The board as one rank sees it.
 
-    No call waits for a notice for longer than `limit_s`. A call on a store whose host has been stopped (not ended) may stand
+    No call waits for a notice for longer than five seconds. A call on a store whose host has been stopped (not ended) may stand
     still; who cannot afford that asks from a thread of its own.
 
     Raises:
         Exception: by every call, where the store is gone, or a notice is not there that is to be got.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, run: str = "0", limit_s: float = 5.0) -> None:
+    def __init__(self, store: Any, rank: int, world_size: int, run: str = "0") -> None:
         """`run` keeps the notices of restarts apart."""
         self.rank, self.world_size = rank, world_size
         self.poll_s = min(max(POLL_S, world_size / _RANKS_PER_POLL_S), 2.0)
@@ -87,7 +88,7 @@ class Board:
         # Only on a connection of our own: a file or a store in memory is the job's, and so is its timeout.
         if self.port:
             with suppress(Exception):
-                store.set_timeout(timedelta(seconds=limit_s))
+                store.set_timeout(timedelta(seconds=_ANSWER_LIMIT_S))
 
     def _key(self, name: str) -> str:
         return f"{self._run}/{name}"
@@ -150,12 +151,12 @@ class Board:
             self._has_seen = True
             self.count("seen", 1)
 
-    def store_is_gone(self, limit_s: float = 1.0) -> bool:
-        """Whether nobody listens where the store was. Blocks up to `limit_s`."""
+    def store_is_gone(self) -> bool:
+        """Whether nobody listens where the store was. Blocks up to a second."""
         if not self.port:
             return False
         try:
-            socket.create_connection((self.host, self.port), limit_s).close()
+            socket.create_connection((self.host, self.port), 1.0).close()
         except OSError:
             return True
         return False

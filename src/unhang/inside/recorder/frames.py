@@ -47,10 +47,10 @@ def is_user(file: str) -> bool:
     return known
 
 
-def user_places(limit: int = _MOST_FRAMES, frame: FrameType | None = None) -> tuple[Place, ...]:
+def user_places(limit: int = _MOST_FRAMES) -> tuple[Place, ...]:
     """The user's frames of the calling thread, innermost first."""
     found: list[Place] = []
-    at: FrameType | None = frame or sys._getframe(1)
+    at: FrameType | None = sys._getframe(1)
     known, depth = _is_user_file, _DEEPEST
     while at is not None and depth:
         code = at.f_code
