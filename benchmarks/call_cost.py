@@ -34,7 +34,7 @@ def in_a_loop(once: Callable[[], object]) -> list[float]:
 def alone() -> Series:
     """What needs no other rank."""
     from unhang.inside.guards.heartbeat import heartbeat
-    from unhang.inside.guards.loader.watch import watch_loader
+    from unhang.inside.guards.loader import watch_loader
     from unhang.inside.guards.section import section
 
     beat = heartbeat(every=10**9)
@@ -128,7 +128,7 @@ def be_rank(blocks: int, is_apart: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from unhang.inside.guards.transport import exchange
+    from unhang.inside.guards import exchange
 
     if is_apart:
         exchange.process_numbers = lambda: os.environ["RANK"]

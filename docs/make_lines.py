@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.inside.guards.echoes import ROWS
+from unhang.inside.guards.words import ROWS
 from unhang.read.logs.catalogue import SEARCHED
 from unhang.read.logs.events import guards_text
 from unhang.read.logs.patterns import INDEX, index_text, searched_text

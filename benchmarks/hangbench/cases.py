@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.hangbench.score import Truth
 
-from unhang.inside.inject.catalogue import FAULTS
+from unhang.inside.inject import FAULTS
 
 HERE = Path(__file__).parent
 STORIES = HERE.parents[1] / "examples" / "stories"

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from unhang.inside.guards.agreement import together as together
     from unhang.inside.guards.align import align as align
     from unhang.inside.guards.ending import record as record
+    from unhang.inside.guards.forecast import LoaderFinding as LoaderFinding
+    from unhang.inside.guards.forecast import check_loader as check_loader
     from unhang.inside.guards.heartbeat import heartbeat as heartbeat
     from unhang.inside.guards.installing import install as install
     from unhang.inside.guards.learning import check_learning as check_learning
-    from unhang.inside.guards.loader import LoaderFinding as LoaderFinding
-    from unhang.inside.guards.loader import check_loader as check_loader
     from unhang.inside.guards.loader import watch_loader as watch_loader
     from unhang.inside.guards.process_group import process_group as process_group
     from unhang.inside.guards.replicas import check_replicas as check_replicas
@@ -37,13 +37,13 @@ _PUBLIC = {
     "align": "unhang.inside.guards.align",
     "assert_same": "unhang.inside.guards.agreement",
     "check_learning": "unhang.inside.guards.learning",
-    "check_loader": "unhang.inside.guards.loader",
+    "check_loader": "unhang.inside.guards.forecast",
     "check_replicas": "unhang.inside.guards.replicas",
     "diagnose": "unhang.diagnosis",
     "GroupInUse": "unhang.errors",
     "heartbeat": "unhang.inside.guards.heartbeat",
     "install": "unhang.inside.guards.installing",
-    "LoaderFinding": "unhang.inside.guards.loader",
+    "LoaderFinding": "unhang.inside.guards.forecast",
     "PeerFailed": "unhang.errors",
     "process_group": "unhang.inside.guards.process_group",
     "RanksDiffer": "unhang.errors",

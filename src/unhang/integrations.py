@@ -9,22 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unhang.inside.integrations.frameworks import deepspeed_initialize as deepspeed_initialize
-    from unhang.inside.integrations.frameworks import ray_train_loop as ray_train_loop
-    from unhang.inside.integrations.frameworks import ray_training as ray_training
-    from unhang.inside.integrations.frameworks import watch_accelerator as watch_accelerator
     from unhang.inside.integrations.lightning import LightningCallback as LightningCallback
     from unhang.inside.integrations.training import Training as Training
+    from unhang.inside.integrations.training import deepspeed_initialize as deepspeed_initialize
+    from unhang.inside.integrations.training import ray_train_loop as ray_train_loop
+    from unhang.inside.integrations.training import ray_training as ray_training
+    from unhang.inside.integrations.training import watch_accelerator as watch_accelerator
     from unhang.inside.integrations.transformers import TransformersCallback as TransformersCallback
 
 _WHERE = {
-    "deepspeed_initialize": "frameworks",
+    "deepspeed_initialize": "training",
     "LightningCallback": "lightning",
-    "ray_train_loop": "frameworks",
-    "ray_training": "frameworks",
+    "ray_train_loop": "training",
+    "ray_training": "training",
     "Training": "training",
     "TransformersCallback": "transformers",
-    "watch_accelerator": "frameworks",
+    "watch_accelerator": "training",
 }
 __all__ = [*_WHERE]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unhang.attach.pack import pack_to
+from unhang.attach.folder import pack_to
 from unhang.cli.diagnose import command as diagnose
 from unhang.cli.reports import bundle as command
 from unhang.errors import NotEvidence

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.attach.test_standing import case_of, rank_at, text_of
-from unhang.attach import transport
+from unhang.attach import processes as transport
 
 
 @pytest.fixture

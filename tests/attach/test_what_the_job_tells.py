@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from unhang.attach.folder import is_written_by
-from unhang.attach.processes import Processes
-from unhang.attach.transport import listens_at, ras_answer
+from unhang.attach.processes import Processes, listens_at, ras_answer
 
 ANSWER = b"NCCL version 2.28.9 compiled with CUDA 13.0\n" * 3
 

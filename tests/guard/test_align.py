@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from unhang.inside.guards import align as module
+from unhang.inside.guards import exchange
 from unhang.inside.guards.align import align
 from unhang.inside.guards.job import Job
-from unhang.inside.guards.transport import exchange
 from unhang.inside.guards.words import name_ranks
 
 

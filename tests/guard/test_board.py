@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from unhang.inside.guards.board import MOST_TEXT, Board, connected, innermost
 from unhang.inside.guards.ending import Watcher
-from unhang.inside.guards.transport.board import MOST_TEXT, Board, connected, innermost
 
 
 @pytest.fixture(params=["tcp", "file", "hash"])

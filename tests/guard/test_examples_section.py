@@ -10,8 +10,9 @@ import pytest
 import torch.distributed as dist
 
 import unhang
+from unhang.inside.guards import forecast as check
 from unhang.inside.guards import heartbeat, section
-from unhang.inside.guards.loader import check, watch
+from unhang.inside.guards import loader as watch
 
 PUBLIC = {
     "section": section.section,

@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 
 from unhang.errors import PeerFailed
-from unhang.inside.guards import job
+from unhang.inside.guards import exchange, job
+from unhang.inside.guards.board import Board
 from unhang.inside.guards.job import Job
 from unhang.inside.guards.peers import Peers
-from unhang.inside.guards.transport import exchange
-from unhang.inside.guards.transport.board import Board
 
 
 @pytest.fixture

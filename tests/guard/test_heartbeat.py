@@ -11,10 +11,10 @@ import pytest
 
 from unhang.inside.guards import heartbeat as module
 from unhang.inside.guards import step_clock
+from unhang.inside.guards.board import Board
 from unhang.inside.guards.heartbeat import Heartbeat, heartbeat
 from unhang.inside.guards.job import Job
 from unhang.inside.guards.step_clock import SlowStep, StepClock
-from unhang.inside.guards.transport.board import Board
 
 
 class FakeClock:

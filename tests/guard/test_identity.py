@@ -12,6 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from unhang.errors import PeerFailed, RanksDiffer
+from unhang.inside.guards.board import Board, connected
 from unhang.inside.guards.identity import (
     check_mapping,
     describe,
@@ -20,7 +21,6 @@ from unhang.inside.guards.identity import (
     plain,
     settings_of,
 )
-from unhang.inside.guards.transport.board import Board, connected
 from unhang.inside.rank import LOCAL_RANK, RANK, WORLD_SIZE, number_from
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from unhang.errors import PeerFailed, RanksDiffer
+from unhang.inside.guards import exchange, shared_memory
 from unhang.inside.guards.align import _Epoch, align
 from unhang.inside.guards.job import Job
-from unhang.inside.guards.transport import exchange, shared_memory
 
 LIMIT_S = 20.0
 STEPS = 200  # three times round the ring

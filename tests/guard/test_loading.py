@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from unhang.inside.guards.loader import check
-from unhang.inside.guards.loader.check import _Machine, check_loader
-from unhang.inside.guards.loader.measure import Measured, measure, start_method
-from unhang.inside.guards.loader.watch import WatchedLoader, ended, watch_loader
+from unhang.inside.guards import forecast as check
+from unhang.inside.guards.forecast import _Machine, check_loader
+from unhang.inside.guards.loader import WatchedLoader, ended, watch_loader
 from unhang.inside.guards.section import section
+from unhang.inside.guards.weighing import Measured, measure, start_method
 
 
 class Images(Dataset[dict[str, torch.Tensor]]):
@@ -244,7 +244,7 @@ def test_tensors_and_locks_for_workers_are_no_obstacle() -> None:
 
 def test_the_start_method_is_asked_for_without_fixing_it() -> None:
     code = (
-        "import multiprocessing, types; from unhang.inside.guards.loader.measure import start_method;"
+        "import multiprocessing, types; from unhang.inside.guards.weighing import start_method;"
         "print(start_method(types.SimpleNamespace(multiprocessing_context=None)));"
         "multiprocessing.set_start_method('spawn')"
     )

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from unhang.errors import RanksDiffer
-from unhang.inside.guards import comparing
+from unhang.inside.guards import comparing, exchange, shared_memory
 from unhang.inside.guards.comparing import ThroughMemory
-from unhang.inside.guards.transport import exchange, shared_memory
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from unhang.inside.guards.ending import Watcher
-from unhang.inside.guards.transport.board import (
+from unhang.inside.guards.board import (
     Board,
     Presence,
     Roll,
@@ -19,6 +18,7 @@ from unhang.inside.guards.transport.board import (
     state_of,
     waits_in_vain,
 )
+from unhang.inside.guards.ending import Watcher
 
 
 def test_those_who_answer_and_those_who_do_not() -> None:

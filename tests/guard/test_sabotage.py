@@ -12,12 +12,12 @@ import importlib, inspect, sys, time
 import torch, torch.distributed as dist, unhang
 from datetime import timedelta
 from torch.nn.parallel import DistributedDataParallel
-from unhang.inside.guards.transport import exchange
+from unhang.inside.guards import exchange
 
 exchange._VERDICT_EXTRA_S = 0.2
 MODULES = (
-    "section section_states transport.exchange heartbeat step_clock loader.watch loader.check loader.measure learning probes "
-    "replicas comparing checksums transport.worker words transport.board job ending installing"
+    "section section_states exchange heartbeat step_clock loader forecast weighing learning probes "
+    "replicas comparing checksums worker words board job ending installing"
 )
 # What a script calls itself, and what only sets names and numbers in memory, which does not fail.
 PUBLIC = {

@@ -12,10 +12,10 @@ import pytest
 
 from unhang.inside.guards import section as module
 from unhang.inside.guards import section_states
+from unhang.inside.guards.board import Board
 from unhang.inside.guards.job import Job
 from unhang.inside.guards.section import Registry, SectionOverran, section, sections
 from unhang.inside.guards.section_states import SectionQuestions, summary
-from unhang.inside.guards.transport.board import Board
 
 
 class FakeClock:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from unhang.errors import RanksDiffer
+from unhang.inside.guards import exchange, shared_memory
 from unhang.inside.guards.job import Job
-from unhang.inside.guards.transport import exchange, shared_memory
-from unhang.inside.guards.transport.shared_memory import SharedRows
+from unhang.inside.guards.shared_memory import SharedRows
 
 Rows = list[SharedRows]
 
@@ -109,7 +109,7 @@ def test_a_rank_that_left_or_ended_is_gone(rows: Callable[[int], Rows]) -> None:
     ranks[1].leave()
     assert ranks[0].is_gone(1)
     descriptor, path = shared_memory.offered(2)
-    program = f"from unhang.inside.guards.transport import shared_memory; assert shared_memory.opened({path!r}, 1, 2); print('in', flush=True); input()"
+    program = f"from unhang.inside.guards import shared_memory; assert shared_memory.opened({path!r}, 1, 2); print('in', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:

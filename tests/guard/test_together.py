@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from unhang.errors import PeerFailed, RanksDiffer
+from unhang.inside.guards import exchange
 from unhang.inside.guards.agreement import Agreement, together
 from unhang.inside.guards.job import Job
-from unhang.inside.guards.transport import exchange
 
 
 def test_alone_the_condition_decides() -> None:

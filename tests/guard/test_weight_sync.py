@@ -14,10 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 from unhang.errors import WeightSyncFailed
-from unhang.inside.guards.weights import WeightSync
-from unhang.inside.guards.weights import store as weight_store
-from unhang.inside.guards.weights.learner import GroupInUse, Turn
-from unhang.inside.guards.weights.store import Line, Order, Status, StoreLost
+from unhang.inside.guards import receiving as weight_store
+from unhang.inside.guards.receiving import Line, Order, Status, StoreLost
+from unhang.inside.guards.weights import GroupInUse, Turn, WeightSync
 
 Store = Any
 

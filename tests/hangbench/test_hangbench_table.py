@@ -16,7 +16,7 @@ from benchmarks.hangbench.cases import HERE, STORIES, TABLE, TRUTHS, all_runs, l
 from benchmarks.hangbench.jobs import run_limited
 from benchmarks.hangbench.summary import told
 
-from unhang.inside.inject.catalogue import FAULTS, read_fault
+from unhang.inside.inject import FAULTS, read_fault
 from unhang.model import CAUSES
 
 RUNS = all_runs()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import unhang.inside.inject
 from unhang.cli.inject import NoSuchFault, RecordNotWritten, command
-from unhang.inside.inject.catalogue import FAULTS, BadFault, read_fault, why_not
+from unhang.inside.inject import FAULTS, BadFault, read_fault, why_not
 from unhang.inside.inject.fault import Armed
 from unhang.model import CAUSES
 from unhang.rules.registry import all_rules
@@ -101,7 +101,7 @@ def _armed(name: str, seed: int) -> Armed:
 
 
 def test_what_is_not_given_is_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unhang.inside.inject.progress.world_size", lambda: 64)
+    monkeypatch.setattr("unhang.inside.inject.program.world_size", lambda: 64)
     drawn = {(a.rank, a.value("call")) for a in (_armed("skip_collective", seed) for seed in range(30))}
     again = {(a.rank, a.value("call")) for a in (_armed("skip_collective", seed) for seed in range(30))}
     assert drawn == again

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.inside.inject.catalogue import FAULTS
+from unhang.inside.inject import FAULTS
 
 from .jobs import Done, inject, job, line_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.inside.inject.catalogue import FAULTS
+from unhang.inside.inject import FAULTS
 from unhang.rules.registry import all_rules
 
 

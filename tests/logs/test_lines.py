@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from tests.logs import corpus
-from unhang.inside.guards import echoes as guards
+from unhang.inside.guards import words as guards
 from unhang.read.logs.anchors import MIN_ANCHOR, derived
 from unhang.read.logs.events import TABLES, guards_text, is_echo
 from unhang.read.logs.patterns import INDEX, ROLES, Pattern, all_patterns, by_anchor, index_text, matches, table

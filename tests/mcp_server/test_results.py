@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from unhang.mcp_server.results import Size, fitted, of_report, shortened
+from unhang.mcp_server import Size, fitted, of_report, shortened
 
 FINDING: dict[str, Any] = {
     "id": "F1", "rule": "r", "cause": "code-divergence", "title": "rank 0 called alone", "confidence": 0.9, "culprit_ranks": [0],

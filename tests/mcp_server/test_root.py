@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.mcp_server import root as confinement
-from unhang.mcp_server.root import OutOfRoot, confined
+from unhang import mcp_server as confinement
+from unhang.mcp_server import OutOfRoot, confined
 
 
 @pytest.fixture

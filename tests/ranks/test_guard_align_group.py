@@ -11,11 +11,11 @@ from .guard_jobs import run
 from .test_guard_align import A_RANK_DIES
 
 OVER_A_GROUP = """
-from unhang.inside.guards.transport import exchange
+from unhang.inside.guards import exchange
 exchange.process_numbers = lambda: f"machine {rank}"
 """
 ONE_CANNOT_OPEN = """
-from unhang.inside.guards.transport import shared_memory
+from unhang.inside.guards import shared_memory
 if rank == 1:
     shared_memory.opened = lambda *_: None
 """

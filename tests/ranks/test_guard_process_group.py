@@ -281,7 +281,7 @@ dist.destroy_process_group()
 
 import gc, threading
 from unhang.inside.guards import ending, identity, job, peers, process_group, words
-from unhang.inside.guards.transport import board
+from unhang.inside.guards import board
 CALLS = [
     (board.Board, "put"), (board.Board, "has"), (board.Board, "get"), (board.Board, "get_all"), (board.Board, "count"),
     (board.Board, "put_first"), (board.Board, "announce"), (board.Board, "failure"), (board.Board, "wait_for"),

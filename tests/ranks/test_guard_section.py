@@ -83,8 +83,8 @@ import os, signal, sys, time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
-from unhang.inside.guards.loader.watch import watch_loader
-from unhang.inside.guards.loader.check import check_loader
+from unhang.inside.guards.loader import watch_loader
+from unhang.inside.guards.forecast import check_loader
 from unhang.inside.guards.process_group import process_group
 
 fault, has_guard = sys.argv[1], sys.argv[2] == "with"

@@ -16,8 +16,8 @@ import pytest
 
 from tests.slowness import slowness
 from unhang.inside.guards import ending as nearby
-from unhang.inside.guards.transport import shared_memory
-from unhang.inside.guards.transport.board import Board
+from unhang.inside.guards import shared_memory
+from unhang.inside.guards.board import Board
 
 from .guarded import run
 

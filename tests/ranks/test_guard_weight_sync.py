@@ -127,7 +127,7 @@ else:
 @BOTH
 def test_a_generator_that_hangs_in_the_middle_of_the_transfer(tmp_path: Path, through: str) -> None:
     body = """
-from unhang.inside.guards.weights import store as weight_store
+from unhang.inside.guards import receiving as weight_store
 begin()
 sync = WeightSync(0, [1, 2], group=group_of(sys.argv[1]), limit_s=2)
 if rank == 0:
@@ -170,7 +170,7 @@ def test_a_learner_that_is_killed_leaves_the_generators_with_the_old_weights(
 ) -> None:
     # The learner is rank 0, and ends with exit code 0 as far as the launcher can see: the generators go on by themselves.
     body = """
-from unhang.inside.guards.weights import store as weight_store
+from unhang.inside.guards import receiving as weight_store
 begin()
 sync = WeightSync(0, [1, 2], group=group_of(sys.argv[1]), limit_s=1.5)
 if rank == 0:

@@ -1,27 +1,32 @@
-"""What was seen of a job as a folder such as `unhang run` leaves, so that the same code judges it, here or elsewhere."""
+"""What was seen of a job as a folder such as `unhang run` leaves, so that the same code judges it, here or elsewhere.
+
+And such a folder, or a report, as one file to send to somebody: without secrets, and small enough to be sent.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
 import stat
+import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import unhang
 from unhang.attach.looks import Looked
-from unhang.attach.processes import Process, Processes, missing_right
+from unhang.attach.processes import Process, Processes, missing_right, ras_answer
 from unhang.attach.ranks import FoundJob, Rank
-from unhang.attach.transport import ras_answer
-from unhang.errors import UnreadableInput
+from unhang.errors import CannotWrite, NotEvidence, UnreadableInput
 from unhang.read.dumps.objects import load
-from unhang.read.redact import redact_command, stored_environment
+from unhang.read.redact import redact_command, redact_text, stored_environment
+from unhang.read.runs import REPORTS, has_bundle
 from unhang.watch.evidence import fetch_calls_at
-from unhang.watch.folders import write_job_file
+from unhang.watch.folders import BUNDLE, write_job_file
 from unhang.watch.ranks import write_whole
 from unhang.watch.spy import py_spy
 
@@ -30,9 +35,8 @@ _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"
 _DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _RAS = "NCCL_RAS_ADDR"
 _ANSWER_S, _SERVER_S, _RAS_S = 1.0, 0.5, 7.0  # RAS itself waits 5 s for a process that does not answer
-_NOT_LONG_NS = (
-    30 * 60 * 1_000_000_000
-)  # a watchdog dumps when it gives up; what is older may be of another stand of the job
+# A watchdog dumps when it gives up; what is older may be of another stand of the job.
+_NOT_LONG_NS = 30 * 60 * 1_000_000_000
 _OUTPUTS = ("1", "2")
 _LAST_CALLS = 8
 
@@ -109,10 +113,8 @@ def _absent(job: FoundJob, looked: Sequence[Looked]) -> Iterator[dict[str, str]]
         yield {"what": "note", "reason": note}
     if job.unnumbered:
         pids = ", ".join(map(str, job.unnumbered[:8]))
-        yield {
-            "what": f"ranks of the processes {pids}",
-            "reason": "nothing that they were started with tells their number",
-        }
+        reason = "nothing that they were started with tells their number"
+        yield {"what": f"ranks of the processes {pids}", "reason": reason}
 
 
 def why_no_stacks(process: Process) -> str:
@@ -121,10 +123,8 @@ def why_no_stacks(process: Process) -> str:
         return (
             "py-spy is not installed (pip install 'unhang[stacks]'); only /proc was read: states, waits, processor time"
         )
-    right = (
-        missing_right(process)
-        or "py-spy could not read it: as root, or in a container with --cap-add SYS_PTRACE, it can"
-    )
+    otherwise = "py-spy could not read it: as root, or in a container with --cap-add SYS_PTRACE, it can"
+    right = missing_right(process) or otherwise
     return f"{right}; without it only /proc was read: states, waits, processor time"
 
 
@@ -210,7 +210,6 @@ def _range(line: str) -> tuple[int, int]:
 
 
 def _dump_paths(rank: Rank) -> Iterator[Path]:
-    """Where torch writes the dump of a rank."""
     given = rank.process.environment
     prefixes = [given[name] for name in _DUMPS if given.get(name)]
     home = given.get("HOME", "")
@@ -264,3 +263,100 @@ def take_outputs(folder: Path, job: FoundJob, processes: Processes) -> None:
             file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
             if content := file.read(_MOST_LOG_BYTES):
                 target.write_bytes(content)
+
+
+# As one file
+
+MAX_FILES, MAX_FILE_BYTES, MAX_BYTES = 20_000, 64 << 20, 512 << 20
+_TEXT = (".json", ".jsonl", ".txt", ".log", ".html")
+_LEFT_OUT = (".lock", ".tmp", ".sock")
+
+
+class Packed(NamedTuple):
+    """What went into the file: names with sizes, and what was left out, with the reason."""
+
+    files: list[tuple[str, int]]
+    left_out: list[tuple[str, str]]
+
+
+def pack(folder: Path, output: IO[bytes], name: str = "unhang-bundle") -> Packed:
+    """Writes a report folder, or a bundle, as a tar.gz: plain files alone, and secrets in text replaced.
+
+    Raises:
+        NotEvidence: nothing of `unhang` is in the folder. OSError: the file cannot be written.
+    """
+    if not has_bundle(folder):
+        raise NotEvidence(f"{folder}: there is no report and no bundle of unhang in it")
+    with tarfile.open(fileobj=output, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        return _add(archive, folder, name)
+
+
+def _add(archive: tarfile.TarFile, folder: Path, name: str) -> Packed:
+    packed, total = Packed([], []), 0
+    for path in _files(folder):
+        inner = str(path.relative_to(folder))
+        if (why := _unwanted(path, total, len(packed.files))) is not None:
+            packed.left_out.append((inner, why))
+            continue
+        data = _content(path)
+        info = tarfile.TarInfo(f"{name}/{inner}")
+        info.size, info.mtime, info.mode = len(data), int(path.stat().st_mtime), 0o644
+        archive.addfile(info, io.BytesIO(data))
+        packed.files.append((inner, len(data)))
+        total += len(data)
+    return packed
+
+
+def pack_folders(folders: Sequence[Path], output: IO[bytes]) -> None:
+    """Several bundles as one tar.gz, each below its own name."""
+    with tarfile.open(fileobj=output, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for folder in folders:
+            _add(archive, folder, folder.name)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Regular files: those of the bundle, of the other nodes beside it, and the reports; not what somebody else put there."""
+    is_report = (folder / BUNDLE).is_dir()
+    roots = [folder / BUNDLE, *sorted(folder.glob(f"*/{BUNDLE}"))] if is_report else [folder]
+    if is_report:
+        yield from (folder / name for name in REPORTS if (folder / name).is_file())
+    for root in roots:
+        for parent, folders, names in os.walk(root):
+            folders.sort()
+            for path in (Path(parent, name) for name in sorted(names)):
+                if path.is_file() and not path.is_symlink() and not path.name.endswith(_LEFT_OUT):
+                    yield path
+
+
+def _unwanted(path: Path, total: int, count: int) -> str | None:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        return f"it is larger than {MAX_FILE_BYTES >> 20} MiB"
+    if total + size > MAX_BYTES or count >= MAX_FILES:
+        return f"the bundle would be larger than {MAX_BYTES >> 20} MiB or have more than {MAX_FILES} files"
+    return None
+
+
+def _content(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix in _TEXT or path.name.startswith("output"):
+        return redact_text(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    return data
+
+
+def pack_to(folder: Path, target: Path) -> tuple[Packed, int]:
+    """The same into a file, whole or not at all. Returns what is in it, and its size.
+
+    Raises:
+        NotEvidence: see `pack`. CannotWrite: the file cannot be written.
+    """
+    unfinished = target.with_name(f".{target.name}.tmp")
+    try:
+        with unfinished.open("wb") as file:
+            packed = pack(folder, file)
+        unfinished.replace(target)
+        return packed, target.stat().st_size
+    except OSError as error:
+        raise CannotWrite(f"{target}: {error.strerror or error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)

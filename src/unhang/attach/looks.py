@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from unhang.analyze.activity import goes_through_loader, in_communication
+from unhang.attach.processes import devices, unsent
 from unhang.attach.ranks import Rank
-from unhang.attach.transport import devices, unsent
 from unhang.model import Frame, ThreadStack
 from unhang.read.stack_texts import read_threads
 from unhang.watch.evidence import MOST_WORKERS
@@ -216,14 +216,11 @@ def with_workers(looked: Sequence[Looked]) -> list[Looked]:
     """With the stacks of the processes that a rank has started, where it waits for its data loader. Blocks: some seconds at most."""
     waiting = {s.rank.process.pid: children_of(s.rank.process.pid)[:MOST_WORKERS] for s in looked if _is_in_loader(s)}
     found = take_stacks([pid for children in waiting.values() for pid in children], timeout_s=LOOK_LIMIT_S)
-    return [
-        replace(
-            s, threads=[*s.threads, *(_without_variables(t, pid) for pid in waiting[own] for t in found.get(pid, ()))]
-        )
-        if (own := s.rank.process.pid) in waiting
-        else s
-        for s in looked
-    ]
+    workers = {
+        own: [_without_variables(thread, pid) for pid in children for thread in found.get(pid, ())]
+        for own, children in waiting.items()
+    }
+    return [replace(s, threads=[*s.threads, *workers.get(s.rank.process.pid, ())]) for s in looked]
 
 
 def _is_in_loader(looked: Looked) -> bool:
@@ -272,10 +269,8 @@ def _moved(s: _Seen, main: ThreadStack | None, share: float) -> tuple[bool | Non
         return True, "it stood in different functions of the program"
     waits = in_communication(main)
     if waits and len(set(s.prints)) > 1 and not main.frames[0].is_user:
-        return (
-            True,
-            "the variables of its main thread changed",
-        )  # a line that waits for its device may be of an endless loop
+        # A line that waits for its device may be of an endless loop.
+        return True, "the variables of its main thread changed"
     if len(set(s.own_prints)) > 1:
         return None, "it runs in one function" if share >= _WORKS_SHARE else "it goes round in one function"
     if waits:
@@ -325,10 +320,8 @@ def _call(threads: Iterable[Mapping[str, Any]], pid: int) -> dict[str, Any]:
         local = {x.get("name"): str(x.get("repr")) for x in frame.get("locals") or ()}
         if name == "wrapper":
             found["has_group"] = any("ProcessGroup at" in local.get(part, "") for part in ("args", "kwargs"))
-        elif (
-            number := local.get("group_name", "").strip("'\"")
-        ).isdecimal():  # the counter of groups that this process made
-            found.setdefault("group_number", int(number))
+        elif (number := local.get("group_name", "").strip("'\"")).isdecimal():
+            found.setdefault("group_number", int(number))  # the counter of groups that this process made
         elif name in _PEERS:
             peer = local.get(_PEERS[name], "")
             if peer.isdecimal():

@@ -98,7 +98,7 @@ def mcp(root: Path, time_limit: float, most_characters: int) -> int:
     """
     if find_spec("mcp") is None or find_spec("mcp.server.mcpserver") is None:
         raise NoSdk("the SDK of the Model Context Protocol, version 2.1 or newer, is not installed")
-    from unhang.mcp_server.server import serve
+    from unhang.mcp_server import serve
 
     serve(root, time_limit, most_characters)
     return 0

@@ -15,8 +15,7 @@ from unhang.cli.console import FILE, format_option, log, output_option, seconds,
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.attach.attaching import Wish
-    from unhang.attach.nodes import Answer
+    from unhang.attach.attaching import Answer, Wish
     from unhang.diagnosis import Judged
 
 FORMATS = ("text", "json", "html")
@@ -92,9 +91,8 @@ def command(
     TARGET is a pid (of the launcher, of a rank, or of a process above it) or a part of the command line; without it, the only
     job on this machine. The job is inspected from outside: nothing runs in it, and no signal is sent.
     """
-    from unhang.attach.attaching import Wish
+    from unhang.attach.attaching import NODE_LIMIT_S, Wish
     from unhang.attach.looks import FOR_S
-    from unhang.attach.nodes import NODE_LIMIT_S
 
     wish, shown = Wish(target, takes_all, for_s or FOR_S, native), Shown(output_format, output, report_dir)
     if target is not None and not target.strip():
@@ -153,7 +151,7 @@ def _show(judged: Judged, report_dir: Path, shown: Shown) -> int:
 def _pack(wish: Wish, target: Path) -> int:
     """Sends what was seen of all jobs that are meant, unjudged: whoever asked joins it with that of other nodes."""
     from unhang.attach.attaching import jobs_wanted, look_at
-    from unhang.attach.pack import pack_folders
+    from unhang.attach.folder import pack_folders
 
     jobs, processes = jobs_wanted(wish)
     with tempfile.TemporaryDirectory(prefix="unhang-") as temporary:
@@ -169,7 +167,7 @@ def _pack(wish: Wish, target: Path) -> int:
 
 
 def _on_nodes(via: str, nodes: str, remote: str, limit_s: float, wish: Wish, shown: Shown) -> int:
-    from unhang.attach.nodes import ask_nodes, parse_nodes
+    from unhang.attach.attaching import ask_nodes, parse_nodes
     from unhang.diagnosis import judge_paths
 
     which = [wish.target] if wish.target is not None else []
@@ -190,7 +188,7 @@ def _joined(answers: Sequence[Answer], wish: Wish, shown: Shown) -> Iterator[Pat
     Raises:
         NoJob: there is none. SeveralJobs: one is meant and there are several.
     """
-    from unhang.attach.nodes import join
+    from unhang.attach.attaching import join
     from unhang.attach.ranks import NoJob, SeveralJobs
 
     keys = list(dict.fromkeys(key for answer in answers for key in answer.jobs))

@@ -17,7 +17,7 @@ from unhang.cli.console import format_option
 from unhang.errors import UnreadableInput, WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.inside.inject.catalogue import Wanted
+    from unhang.inside.inject import Wanted
     from unhang.inside.inject.fault import Fault
 
 NOTHING_HAPPENED = 3
@@ -66,7 +66,7 @@ def command(
 
     Example: unhang inject --fault skip_collective:rank=2,call=5 -- unhang run -- torchrun --nproc-per-node 8 train.py
     """
-    from unhang.inside.inject.catalogue import BadFault, read_faults
+    from unhang.inside.inject import BadFault, read_fault
 
     if is_list:
         click.echo(_listed(output_format), nl=False)
@@ -76,7 +76,7 @@ def command(
     if not command_line:
         raise WrongUsage("no command was given: unhang inject --fault NAME -- COMMAND...")
     try:
-        wanted = read_faults(faults)
+        wanted = [read_fault(text) for text in faults]
     except BadFault as error:
         raise NoSuchFault(str(error)) from None
     return run_with(wanted, seed, record, command_line)
@@ -87,7 +87,7 @@ def run_with(wanted: Wanted, seed: int, record: Path | None, command_line: Seque
 
     Blocks: as long as the job.
     """
-    from unhang.inside.inject.catalogue import environment_with, never_happened, read_events
+    from unhang.inside.inject import environment_with, never_happened, read_events
 
     if record is not None:
         try:
@@ -128,7 +128,7 @@ def _run(command_line: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _listed(output_format: str) -> str:
-    from unhang.inside.inject.catalogue import FAULTS
+    from unhang.inside.inject import FAULTS
 
     if output_format == "json":
         content = {"schema": "unhang.faults/1", "faults": [*map(_as_json, FAULTS.values())]}

@@ -182,7 +182,7 @@ def _what(what: str | None) -> Path:
 
 
 def _pack(folder: Path, target: Path) -> int:
-    from unhang.attach.pack import pack, pack_to
+    from unhang.attach.folder import pack, pack_to
 
     if str(target) == "-":
         pack(folder, sys.stdout.buffer)

@@ -99,11 +99,11 @@ def command(
         )
     env = None
     if compares_replicas:
-        from unhang.inside.integrations.ddp_replicas import environment
+        from unhang.inside.integrations import with_replicas_compared
 
         if not (command_line or before_command):
             raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
-        env = environment(os.environ)
+        env = with_replicas_compared(os.environ)
     how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
     if soak is not None and faults is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 # Set by launchers for each training process, the most specific first.
@@ -39,6 +40,14 @@ def with_group() -> Any:
     """torch.distributed, where the default group stands; None before and after, and where torch was built without it."""
     dist: Any = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def who() -> str:
+    """`rank 3: `, for the beginning of a line; empty where no group stands."""
+    with suppress(Exception):  # it may be destroyed at this moment
+        dist = with_group()
+        return f"rank {dist.get_rank()}: " if dist is not None else ""
+    return ""
 
 
 def command_line() -> list[str]:

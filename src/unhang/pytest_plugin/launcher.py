@@ -1,4 +1,4 @@
-"""Starts the ranks of `run_ranks`, and ends them all when one fails or the test is gone."""
+"""What runs below pytest as a process: the launcher of `run_ranks`, which ends all ranks when one fails or the test is gone; the watcher of `--unhang`."""
 
 from __future__ import annotations
 
@@ -62,5 +62,18 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
+def watch(run_dir: Path, pid: int, abort_after_s: float) -> None:
+    """The watcher of the jobs below a process: its messages go to stdout, a line of JSON each. Blocks: until stdin is closed."""
+    from unhang.watch import watching
+    from unhang.watch.options import RunOptions
+
+    watching.watch(
+        RunOptions(report_dir=run_dir, abort_after_s=abort_after_s, env=dict(os.environ)), run_dir, pid, 1, 0
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(launch(Path(sys.argv[1])))
+    if sys.argv[1] == "watch":
+        watch(Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    else:
+        sys.exit(launch(Path(sys.argv[1])))

@@ -206,7 +206,6 @@ def _is_over(process: subprocess.Popen[bytes], limit_s: float) -> bool:
 
 
 def _show_output(report: Path) -> None:
-    """Prints what the ranks printed, so that pytest captures it."""
     with suppress(OSError):
         text = (report / "bundle" / "output.log").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
         sys.stdout.write(text)

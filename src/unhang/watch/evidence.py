@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.analyze.activity import OF_RAY
-from unhang.inside.recorder.two_recorders import groups_in, merged
+from unhang.inside.recorder.flight import groups_in, merged
 from unhang.watch.native import take_native
 from unhang.watch.process import calls_of_ray, children_of
 from unhang.watch.process_tree import descendants_of

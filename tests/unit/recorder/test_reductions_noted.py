@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
-from unhang.inside.recorder import page, reductions
+from unhang.inside.recorder import page
+from unhang.inside.recorder.flight import reductions
 from unhang.inside.recorder.recording import Recording
 
 GROUP = SimpleNamespace(group_name="7")

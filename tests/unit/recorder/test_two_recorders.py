@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from unhang.inside.recorder import flight
-from unhang.inside.recorder.two_recorders import APART, groups_in, merged, statuses
+from unhang.inside.recorder.flight import APART, groups_in, merged, statuses
 from unhang.read.dumps.objects import load
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unhang.errors import RanksDiffer
+from unhang.inside.guards import exchange
 from unhang.inside.guards.job import Job, here
-from unhang.inside.guards.transport import exchange
 from unhang.inside.guards.words import Duration, have, log, seconds_of
 
 _TAG = "train_setup"

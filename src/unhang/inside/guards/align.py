@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Any, Generic, Literal, TypeVar
 
 from unhang.errors import PeerFailed, RanksDiffer
+from unhang.inside.guards import exchange
+from unhang.inside.guards.board import peer_failed
 from unhang.inside.guards.job import Job, here
-from unhang.inside.guards.transport import exchange
-from unhang.inside.guards.transport.board import peer_failed
-from unhang.inside.guards.transport.shared_memory import InStep, SharedRow
+from unhang.inside.guards.shared_memory import InStep, SharedRow
 from unhang.inside.guards.words import Duration, have, in_words, log, seconds_of, traceback_of
 
 T = TypeVar("T")
@@ -39,7 +39,6 @@ class Aligned(Generic[T]):
         self._logged = ""
 
     def __iter__(self) -> Iterator[T]:
-        """The batches of one epoch. See `align`."""
         mine = here()
         self._epoch += 1
         if mine is None:
@@ -131,7 +130,6 @@ class _Epoch(Iterator[T]):
             asked.free()
 
     def _look_ahead(self) -> None:
-        """Fetches the next batch, and begins to exchange who has one."""
         length = exchange.UNKNOWN
         if self._index == 0 or self._keeps_left:
             length = self._fetch_first_or_kept()
@@ -143,7 +141,6 @@ class _Epoch(Iterator[T]):
         self._send_row(length)
 
     def _send_row(self, length: int) -> None:
-        """Begins to exchange whether there is a batch ahead."""
         if self._is_free:
             return
         row, shared = (self._guard, self._epoch, self._index, self._ahead[0], length), self._job.shared

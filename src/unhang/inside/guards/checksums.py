@@ -119,7 +119,6 @@ def _words(tensor: Any) -> Any:
 
 
 def _keys_on(device: Any) -> Any:
-    """The keys of a row, made once per device."""
     if device not in _keys:
         torch: Any = sys.modules["torch"]
         places = torch.arange(1, _ROW_WORDS + 1, dtype=torch.int64)
@@ -148,7 +147,6 @@ class Cost(NamedTuple):
     seconds: float
 
     def __str__(self) -> str:
-        """One line."""
         rate = self.size_bytes / self.seconds / 1e9
         return (
             f"checksums of {self.tensors} tensors, {self.size_bytes / 1e6:.0f} MB, on {self.device}: "

@@ -15,9 +15,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from unhang.inside.guards import exchange
 from unhang.inside.guards.job import Job
-from unhang.inside.guards.transport import exchange
-from unhang.inside.guards.transport.shared_memory import SharedRow, SharedRows
+from unhang.inside.guards.shared_memory import SharedRow, SharedRows
 from unhang.inside.guards.words import name_ranks
 
 NOT_COMPARED = {

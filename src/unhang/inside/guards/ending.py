@@ -17,10 +17,11 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from unhang.errors import PeerFailed
-from unhang.inside.guards.transport.board import NEWS, Board
-from unhang.inside.guards.transport.shared_memory import Process, process_fields, process_numbers
-from unhang.inside.guards.transport.worker import Worker, limited
+from unhang.inside.guards.board import NEWS, Board
+from unhang.inside.guards.shared_memory import Process, process_fields, process_numbers
 from unhang.inside.guards.words import in_words, log, traceback_of
+from unhang.inside.guards.worker import Worker, limited
+from unhang.inside.rank import with_group
 
 # What looks after the other ranks: the reader of the board, and a look at the neighbours on the same machine.
 #
@@ -211,8 +212,8 @@ def destroy(limit_s: float) -> bool:
     Should the interpreter itself stand still in it (a thread of gloo waiting for the lock that this one holds), the process
     is ended after LAST_RESORT_S more, with a stack on stderr. Never raises.
     """
-    dist: Any = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    dist = with_group()
+    if dist is None:
         return True
     gone = threading.Event()
 
@@ -272,36 +273,31 @@ def leave_now(code: int) -> None:
     os._exit(code)
 
 
-class _WorkersEnd:
+_main_thread: int | None = None
+
+
+def end_workers_with_this_process() -> None:
     """Has each daemon that multiprocessing forks here, such as a loader's worker, get SIGTERM when this process ends.
 
     Python does so only at an end of its own. After a SIGKILL a loader's worker lives on for five seconds, and holds what it
     has inherited: the connections of gloo, so that no peer notices, and the pipe by which the parent of the ranks waits.
+    May be called again. Never raises.
     """
-
-    def __init__(self) -> None:
-        self._main = threading.main_thread().ident
-
-    def in_child(self) -> None:
-        """Runs in the child. Never raises."""
-        with suppress(Exception):
-            # The signal comes when the thread that forked ends; where that is not the main one, the process may live on.
-            is_of_main = threading.get_ident() == self._main
-            if is_of_main and sys.modules["multiprocessing"].current_process().daemon:
-                sys.modules["torch"].multiprocessing._prctl_pr_set_pdeathsig(signal.SIGTERM)
-
-
-_workers_end: list[_WorkersEnd] = []
-
-
-def end_workers_with_this_process() -> None:
-    """From now on; may be called again. Never raises."""
+    global _main_thread
     with suppress(Exception):
         from multiprocessing import util
 
-        if not _workers_end:
-            _workers_end.append(_WorkersEnd())
-            util.register_after_fork(_workers_end[0], _WorkersEnd.in_child)
+        if _main_thread is None:
+            _main_thread = threading.main_thread().ident
+            util.register_after_fork(_end_with_parent, lambda end: end())
+
+
+def _end_with_parent() -> None:
+    """Runs in the child. Never raises."""
+    with suppress(Exception):
+        # The signal comes when the thread that forked ends; where that is not the main one, the process may live on.
+        if threading.get_ident() == _main_thread and sys.modules["multiprocessing"].current_process().daemon:
+            sys.modules["torch"].multiprocessing._prctl_pr_set_pdeathsig(signal.SIGTERM)
 
 
 def record(main: F) -> F:

@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
+from unhang.inside.guards.board import Board
 from unhang.inside.guards.job import live_job
 from unhang.inside.guards.step_clock import Phase, SlowStep, StepClock
-from unhang.inside.guards.transport.board import Board
-from unhang.inside.guards.transport.worker import Worker, limited, main_thread_place
 from unhang.inside.guards.words import Duration, log, name_ranks, seconds_of
+from unhang.inside.guards.worker import Worker, limited, main_thread_place
 
 PULSE_S = 3.0
 # A step that takes longer says where it is.

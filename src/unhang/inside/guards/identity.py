@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.inside.guards.transport.board import Board
+from unhang.inside.guards.board import Board, peer_failed
 from unhang.inside.guards.words import log, shortened, some_of
 from unhang.inside.rank import LOCAL_RANK, number_from
 
@@ -144,12 +144,9 @@ def _difference(name: str, all_ranks: Sequence[Mapping[str, Any]]) -> str:
         return ""
     common, count = values.most_common(1)[0]
     odd = [f"rank {w['rank']} has {w.get(name)!r}" for w in all_ranks if str(w.get(name, "")) != common]
-    ranks = f"{count} ranks have" if count > 1 else f"rank {next(_who_have(name, common, all_ranks))} has"
+    first = next(who["rank"] for who in all_ranks if str(who.get(name, "")) == common)
+    ranks = f"{count} ranks have" if count > 1 else f"rank {first} has"
     return f"{name} differs: {ranks} {common!r}, {some_of(odd, _MOST_NAMED)}"
-
-
-def _who_have(name: str, value: str, all_ranks: Sequence[Mapping[str, Any]]) -> Any:
-    return (who["rank"] for who in all_ranks if str(who.get(name, "")) == value)
 
 
 def _settings_that_differ(all_ranks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -210,7 +207,7 @@ def _compared(board: Board, limit_s: float) -> tuple[list[dict[str, Any]], list[
 def _raise_if_failed(board: Board) -> None:
     failure = board.failure()
     if failure is not None:
-        raise PeerFailed(f"rank {failure['rank']} failed: {failure['what']}\n{failure.get('text', '')}")
+        raise peer_failed(failure)
 
 
 def flight_recorder_size(environ: Mapping[str, str] | None = None) -> tuple[str, str]:

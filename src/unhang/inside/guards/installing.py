@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from unhang.inside.guards import identity
-from unhang.inside.guards.transport.shared_memory import process_fields
-from unhang.inside.guards.transport.worker import Worker
+from unhang.inside.guards.job import group_timeout
+from unhang.inside.guards.shared_memory import process_fields
 from unhang.inside.guards.words import Duration, log, seconds_of
+from unhang.inside.guards.worker import Worker
 from unhang.inside.imports import act_after_import
 from unhang.inside.rank import RANK, number_from
-from unhang.inside.recorder import announce, flight, page, recording
-from unhang.inside.recorder.calls import replace, write_new_groups
+from unhang.inside.recorder import flight, page, recording
+from unhang.inside.recorder.calls import note_initialized, replace
 from unhang.inside.recorder.frames import write_variables
 from unhang.inside.recorder.install import ADDED_BY_US, OLD_NAME
 from unhang.inside.recorder.install import install as start_recorder
@@ -31,7 +32,6 @@ RUN_DIR = "UNHANG_RUN_DIR"
 BY_HAND = "UNHANG_INSTALLED"
 CALLS_KEPT = "2000"
 _C10D = "torch.distributed.distributed_c10d"
-_BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", OLD_NAME)
 _ABSENT = (
     ("output.log", "the output is not copied without `unhang run`"),
     (
@@ -42,10 +42,6 @@ _ABSENT = (
 STALL_AFTER_S = 60.0
 VERDICT = "verdict.json"
 _TURN_S = 0.5
-_STATUS = slice(4096 // 8, 8192 // 8)
-_SLOTS, _SLOT_WORDS = 128, 4
-_RING, _RECORD_WORDS = 8192 // 8, 32
-_NO_CALL = (1 << 64) - 1
 
 
 def install(report_dir: str | os.PathLike[str] | None = None, *, stall_after_s: Duration | None = None) -> Path | None:
@@ -193,10 +189,10 @@ def started_s(pid: int) -> int:
 def keep_calls() -> None:
     """Has torch keep the last calls, under both names of the setting, unless the user has set one."""
     environ = os.environ
-    size = next((environ[name] for name in _BUFFER_SIZES if environ.get(name)), CALLS_KEPT)
+    size = next((environ[name] for name in identity.VARIABLES if environ.get(name)), CALLS_KEPT)
     if not environ.get(OLD_NAME):
         environ[ADDED_BY_US] = OLD_NAME
-    for name in _BUFFER_SIZES:
+    for name in identity.VARIABLES:
         environ[name] = environ.get(name) or size
 
 
@@ -217,29 +213,14 @@ def _watch_init(c10d: Any) -> None:
 
 def _catch_up(c10d: Any) -> None:
     """The group is there: records what can still be known of it."""
-    rank = c10d.get_rank()
-    if rank == 0:
+    if c10d.get_rank() == 0:
         log(
             "unhang",
             "install() comes after init_process_group: earlier calls may be missing, and TORCH_FR_BUFFER_SIZE was read without us",
         )
-    rec = announce.announce_at_init(rank)
-    if rec is None:
-        return
-    rec.identity.update(world_size=c10d.get_world_size(), backend=str(c10d.get_backend()))
-    announce.complete_identity(rec)
-    write_new_groups(rec, c10d, _timeout(c10d))
-    rec.page.words[page.INITIALIZED] = 1
-    start_stall_watch()
-
-
-def _timeout(c10d: Any) -> Any:
-    """That of the default group; None, which stands for torch's default, where it does not show it."""
-    torch: Any = sys.modules["torch"]
-    with suppress(Exception):
-        device = torch.device("cuda" if "nccl" in str(c10d.get_backend()) else "cpu")
-        return c10d.group.WORLD._get_backend(device).options._timeout
-    return None
+    note_initialized(c10d, group_timeout("cuda" if "nccl" in str(c10d.get_backend()) else "cpu"))
+    if recording.current is not None:
+        start_stall_watch()
 
 
 def watch_after(limit_s: float) -> None:
@@ -342,34 +323,19 @@ def write_evidence(rec: Recording) -> None:
 def movement_of(rec: Recording) -> tuple[Any, ...]:
     """What changes when the rank gets on: steps, calls of each group, calls in the ring."""
     words = rec.page.words
-    return words[page.STEPS], words[page.RECORDS], words[page.INITIALIZED], words[_STATUS].tobytes()
+    return words[page.STEPS], words[page.RECORDS], words[page.INITIALIZED], rec.page.statuses().tobytes()
 
 
 def is_waiting(rec: Recording) -> bool:
     """Whether a call of this rank is under way. The cheap signs come first: only they make the flight recorder speak."""
-    words = rec.page.words
-    if _has_open_record(words):
+    if rec.page.has_open_record():
         return True
-    if words[page.INITIALIZED] != 1 or not _has_open_status(words):
+    if rec.page.words[page.INITIALIZED] != 1 or not rec.page.has_open_status():
         return False
     if not any(flight.recorders("_json")):
         return True
     entries = [entry for dump in flight.as_json() for entry in dump.get("entries", ())]
     return any(not (e.get("retired") or e.get("state") == "completed") for e in entries)
-
-
-def _has_open_record(words: memoryview) -> bool:
-    """A point-to-point call, or the making of a group, that has not come back."""
-    records = range(_RING, len(words), _RECORD_WORDS)
-    return any(words[at] and not words[at + 5] and words[at + 1] not in (page.ISEND, page.IRECV) for at in records)
-
-
-def _has_open_status(words: memoryview) -> bool:
-    for slot in range(_SLOTS):
-        at = _STATUS.start + slot * _SLOT_WORDS
-        if words[at] and words[at + 1] not in (words[at + 2], _NO_CALL):
-            return True
-    return False
 
 
 def _verdict_path(rec: Recording) -> Path:

@@ -7,13 +7,14 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from unhang.inside.guards.transport.board import Board, connected, innermost
-from unhang.inside.guards.transport.worker import after_workers, limited
+from unhang.inside.guards.board import Board, connected, innermost
+from unhang.inside.guards.worker import after_workers, limited
 from unhang.inside.rank import LOCAL_RANK, number_from, with_group
 
 if TYPE_CHECKING:
@@ -131,6 +132,16 @@ def here() -> Job | None:
     return mine if mine is not None and mine.world_size > 1 else None
 
 
+def group_timeout(*devices: str) -> timedelta | None:
+    """The timeout of the default group's collectives, by the first of these kinds of device that it serves; None where it does not show it."""
+    torch, dist = sys.modules["torch"], with_group()
+    for device in devices:
+        with suppress(Exception):
+            found: timedelta = dist.group.WORLD._get_backend(torch.device(device)).options._timeout
+            return found
+    return None
+
+
 def _made(dist: Any) -> Job:
     rank, size = dist.get_rank(), dist.get_world_size()
     local = number_from(LOCAL_RANK)
@@ -181,11 +192,7 @@ def prepared(backend: str, more: dict[str, Any], limit_s: float) -> tuple[dict[s
 
 
 def begun(more: dict[str, Any]) -> int:
-    """How often this process has used this store, with this use; the same on all ranks, which make equally many.
-
-    Args:
-        more: arguments of `init_process_group`.
-    """
+    """How often this process has used this store, with this use; the same on all ranks, which make equally many."""
     place = _place(more)
     _uses[place] += 1
     return _uses[place]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from unhang.inside.guards.probes import FEW_STEPS, Found, Reductions, Window, trainable, wrapped_modules
 from unhang.inside.guards.words import in_words, log, some_of
+from unhang.inside.rank import who
 
 TAG = "learning"
 LOWEST_SCALE = 1e-3
@@ -31,7 +31,6 @@ class LearningFinding(NamedTuple):
     advice: str
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.text}; {self.advice}"
 
 
@@ -272,7 +271,7 @@ class LearningCheck:
         if all(known.what != what for known in self.findings):
             finding = LearningFinding(what, text, advice)
             self.findings.append(finding)
-            log(TAG, f"{_me()}{finding}")
+            log(TAG, f"{who()}{finding}")
 
 
 def _rates(window: Window, steps: int) -> Iterator[Found]:
@@ -311,9 +310,3 @@ def _each_call(target: Any, name: str, after: Callable[[Any], None]) -> Callable
 
     setattr(target, name, called)
     return undo
-
-
-def _me() -> str:
-    dist: Any = sys.modules.get("torch.distributed")
-    is_known = dist is not None and dist.is_available() and dist.is_initialized()
-    return f"rank {dist.get_rank()}: " if is_known else ""

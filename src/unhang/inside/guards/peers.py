@@ -10,12 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.inside.guards import echoes, ending
-from unhang.inside.guards.ending import Neighbours, Watcher
-from unhang.inside.guards.job import END_LIMIT_S, Job
-from unhang.inside.guards.transport.board import (
+from unhang.inside.guards import ending, words
+from unhang.inside.guards.board import (
     ANSWER_S,
     FAILED,
+    Board,
     Presence,
     Roll,
     as_error,
@@ -25,8 +24,10 @@ from unhang.inside.guards.transport.board import (
     places,
     waits_in_vain,
 )  # fmt: skip
-from unhang.inside.guards.transport.worker import limited, polled
+from unhang.inside.guards.ending import Neighbours, Watcher
+from unhang.inside.guards.job import END_LIMIT_S, Job
 from unhang.inside.guards.words import in_words, log, shortened, traceback_of
+from unhang.inside.guards.worker import limited, polled
 
 # A rank whose main thread does not come back by itself after a peer failed is ended this much later.
 GRACE_S = 3.0
@@ -177,24 +178,24 @@ class Peers:
         """
         self._presence.came_from(error)
         self._is_leaving.set()
-        if self._board is None or isinstance(error, GeneratorExit):
+        board = self._board
+        if board is None or isinstance(error, GeneratorExit):
             return
         if isinstance(error, SystemExit) and error.code in (0, None):
-            self._leave()
+            self._leave(board)
             return
-        standing = limited(lambda: self._settle(error), _SETTLE_LIMIT_S, None)
+        standing = limited(lambda: self._settle(board, error), _SETTLE_LIMIT_S, None)
         if standing is None and is_echo(error):
-            standing = self._gone(limited(self._board.store_is_gone, 1.5, True))
+            standing = self._gone(limited(board.store_is_gone, 1.5, True))
         if standing is not None and is_echo(error) and not standing["rank"] == standing["by"] == self._job.rank:
             raise as_error(standing) from error
 
-    def _settle(self, error: BaseException) -> dict[str, Any] | None:
+    def _settle(self, board: Board, error: BaseException) -> dict[str, Any] | None:
         """The failure that stands; this rank's own where no other was first."""
-        board, rank = self._board, self._job.rank
-        assert board is not None
+        rank = self._job.rank
         known = self._failure
         if known is None and is_echo(error):
-            known = self._cause_of_echo(error)
+            known = self._cause_of_echo(board, error)
         if known is None and isinstance(error, PeerFailed) and error.failure is not None:
             known = board.announce(dict(error.failure))
         if known is None:
@@ -205,24 +206,19 @@ class Peers:
             board.see()
         return known
 
-    def _cause_of_echo(self, error: BaseException) -> dict[str, Any] | None:
+    def _cause_of_echo(self, board: Board, error: BaseException) -> dict[str, Any] | None:
         """Who made this rank fail: who says so, who has left, or who does not answer."""
-        board = self._board
-        assert board is not None
         if polled(lambda: self._failure is not None or board.has(FAILED), _ECHO_WAIT_S):
             return self._failure or board.failure()
         if board.has("left"):
             return board.announce({**board.get("left"), "by": None})
         if board.put_first("caller", board.rank) == board.rank:
-            return board.announce(self._found_by_call(error))
+            return board.announce(self._found_by_call(board, error))
         # Another rank asks; it will announce what it finds.
         polled(lambda: self._failure is not None or board.has(FAILED), ANSWER_S + 3 * board.poll_s + 1.0)
         return self._failure or board.failure()
 
-    def _found_by_call(self, error: BaseException) -> dict[str, Any]:
-        """The failure, as a call to all ranks shows it."""
-        board = self._board
-        assert board is not None
+    def _found_by_call(self, board: Board, error: BaseException) -> dict[str, Any]:
         roll = call_roll(board)
         where, waited = places(roll), f"rank {board.rank} waited for it: {_briefly(error)}"
         ended = [r for r in roll.answers if r != board.rank and board.has(f"done/{r}")]
@@ -237,18 +233,15 @@ class Peers:
         what = f"{_briefly(error)} (all ranks are alive)"
         return {"rank": board.rank, "what": what, "text": f"{traceback_of(error)}\nThe ranks were at:\n{where}"}
 
-    def _leave(self) -> None:
+    def _leave(self, board: Board) -> None:
         """`sys.exit(0)` inside the body: fine where all ranks do it; else the others learn who it was."""
-        if "gloo" not in self._job.backend:
-            # Its peers would not notice that it is gone; by staying it can see that they wait for it.
-            limited(lambda: self._wait_for_all(self._job.timeout_s), self._job.timeout_s + 1.0, None)
-        else:
-            limited(lambda: self._wait_for_all(_LEAVE_TOGETHER_S), _LEAVE_TOGETHER_S + 1.0, None)
-        if not self.ends_well and self._board is not None and self._failure is None:
-            log("unhang", f"rank {self._job.rank} leaves with sys.exit(0) before the others have come to the end")
+        # The peers of another backend would not notice that it is gone; by staying it can see that they wait for it.
+        limit_s = _LEAVE_TOGETHER_S if "gloo" in self._job.backend else self._job.timeout_s
+        limited(lambda: self._wait_for_all(board, limit_s), limit_s + 1.0, None)
+        if not self.ends_well and self._failure is None:
+            log("unhang", f"rank {board.rank} leaves with sys.exit(0) before the others have come to the end")
             what = "it left with sys.exit(0) before the others had come to the end of the training"
-            rank, board = self._job.rank, self._board
-            limited(lambda: board.put_first("left", {"rank": rank, "what": what}), 1.0, None)
+            limited(lambda: board.put_first("left", {"rank": board.rank, "what": what}), 1.0, None)
 
     def done(self) -> None:
         """A normal end: waits for the others, so that none leaves while another still talks to it.
@@ -259,20 +252,18 @@ class Peers:
             PeerFailed: another rank failed before it came to its end.
             RanksDiffer: another rank waits for a call that this one does not make.
         """
-        if self._board is None:
+        board, limit_s = self._board, self._job.timeout_s
+        if board is None:
             return
-        limit_s = self._job.timeout_s
-        limited(lambda: self._wait_for_all(limit_s), limit_s + 1.0, None)
+        limited(lambda: self._wait_for_all(board, limit_s), limit_s + 1.0, None)
         self._is_leaving.set()
-        failure = self._failure or limited(self._board.failure, 2.0, None)
+        failure = self._failure or limited(board.failure, 2.0, None)
         if failure is not None and failure.get("kind") != "interrupted":
             raise as_error(failure)
         if not self.ends_well:
             log("unhang", f"not all ranks have come to their end; rank {self._job.rank} leaves without them")
 
-    def _wait_for_all(self, limit_s: float) -> None:
-        board = self._board
-        assert board is not None
+    def _wait_for_all(self, board: Board, limit_s: float) -> None:
         board.put(f"done/{board.rank}", time.time())
         if board.count("done", 1) == board.world_size:
             board.put("all done", True)
@@ -282,7 +273,7 @@ class Peers:
             if self._failure is not None or board.has(FAILED) or time.monotonic() > until:
                 return
             if board.put_first("closer", board.rank) == board.rank:
-                before = self._look_for_waiters(before)
+                before = self._look_for_waiters(board, before)
         self.ends_well = True
 
     def _let_the_first_go_first(self) -> None:
@@ -298,10 +289,8 @@ class Peers:
             polled(lambda: board.has(name), _FIRST_GOES_S, 0.02)
             time.sleep(_HEAD_START_S)
 
-    def _look_for_waiters(self, before: Roll) -> Roll:
+    def _look_for_waiters(self, board: Board, before: Roll) -> Roll:
         """Announces a rank that waits for this one in a collective, since this one makes no more."""
-        board = self._board
-        assert board is not None
         now = call_roll(board)
         made, _ = collectives_made()
         waiter = waits_in_vain(before, now, {"made": made}, self._job.backend)
@@ -346,13 +335,12 @@ class Peers:
 
 
 def _is_launchers_store() -> bool:
-    """Whether torchrun's agent hosts the store, and not rank 0."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def is_echo(error: BaseException) -> bool:
     """Whether an exception says no more than that a peer or the connection to it is gone."""
-    return isinstance(error, RuntimeError | ConnectionError) and echoes.is_echo(in_words(error))
+    return isinstance(error, RuntimeError | ConnectionError) and words.is_echo(in_words(error))
 
 
 def _briefly(error: BaseException) -> str:

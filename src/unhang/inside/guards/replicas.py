@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from unhang.errors import RanksDiffer
-from unhang.inside.guards import checksums
+from unhang.inside.guards import checksums, exchange
 from unhang.inside.guards.comparing import (
     NOT_COMPARED,
     Cut,
@@ -22,7 +22,6 @@ from unhang.inside.guards.comparing import (
     way_of,
 )
 from unhang.inside.guards.job import Job, here
-from unhang.inside.guards.transport import exchange
 from unhang.inside.guards.words import Duration, in_words, log, name_ranks, seconds_of, some_of
 
 TAG = "replicas"
@@ -134,7 +133,6 @@ class Replicas:
         self._news: Difference | None = None
 
     def __enter__(self) -> Replicas:
-        """Itself."""
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:

@@ -20,8 +20,8 @@ from unhang.errors import SectionOverran
 from unhang.inside.guards.ending import leave_now
 from unhang.inside.guards.job import live_job
 from unhang.inside.guards.section_states import ANSWER_LIMIT_S, SectionQuestions, State
-from unhang.inside.guards.transport.worker import Worker, limited, main_thread_place, stack_of
 from unhang.inside.guards.words import Duration, log, seconds_of
+from unhang.inside.guards.worker import Worker, limited, main_thread_place, stack_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 OnOverrun = Literal["tell", "raise_after", "stop"]
@@ -125,8 +125,7 @@ class Registry:
 
     def overran(self, stay: _Stay) -> None:
         """One message on one overrun. Blocks, in the watcher's thread, up to the limit of the questions to the others."""
-        job = live_job()
-        self._who = f"rank {job.rank}: " if job is not None else ""
+        self._who = f"rank {job.rank}: " if (job := live_job()) is not None else ""
         text, others = self._message(stay)
         if text:
             self._say("section", text)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from unhang.inside.guards.board import NEWS, Board
 from unhang.inside.guards.job import Job, live_job
-from unhang.inside.guards.transport.board import NEWS, Board
-from unhang.inside.guards.transport.worker import Worker, polled
 from unhang.inside.guards.words import name_ranks
+from unhang.inside.guards.worker import Worker, polled
 
 POLL_S = 0.4
 # Between two looks whether the watcher of `process_group` still answers for us.
@@ -78,8 +78,8 @@ class SectionQuestions:
             return POLL_S
         job, board = found
         try:
-            while self._next < MOST_QUESTIONS and board.has(_question(self._next)):
-                board.put(_answer(self._next, job.rank), self._state())
+            while self._next < MOST_QUESTIONS and board.has(_key(self._next, "question")):
+                board.put(_key(self._next, f"answer/{job.rank}"), self._state())
                 self._next += 1
         except Exception:  # noqa: BLE001 - the store is gone: the job ends, or its host has
             self._dead = board
@@ -100,34 +100,26 @@ class SectionQuestions:
         question = self._next
         board.put(NEWS, True)
         mine = {"rank": job.rank, "section": name, "number": number, "time": time.time()}
-        notice = board.put_first(_question(question), mine)
+        notice = board.put_first(_key(question, "question"), mine)
         if notice["rank"] != job.rank and notice["section"] == name:
-            if polled(lambda: board.has(_summary(question)), 2 * ANSWER_LIMIT_S):
-                return f"the ranks, as rank {notice['rank']} collected it: {board.get(_summary(question))}"
+            if polled(lambda: board.has(_key(question, "summary")), 2 * ANSWER_LIMIT_S):
+                return f"the ranks, as rank {notice['rank']} collected it: {board.get(_key(question, 'summary'))}"
             return f"rank {notice['rank']} has asked the others, and has put up no answer"
-        board.put(_answer(question, job.rank), self._state())
+        board.put(_key(question, f"answer/{job.rank}"), self._state())
         text = summary(name, number, self._collect(board, question, job.world_size), job.world_size)
         with suppress(Exception):
-            board.put(_summary(question), text)
+            board.put(_key(question, "summary"), text)
         return "the ranks: " + text
 
     def _collect(self, board: Board, question: int, world_size: int) -> dict[int, State]:
-        names = [_answer(question, rank) for rank in range(world_size)]
+        names = [_key(question, f"answer/{rank}") for rank in range(world_size)]
         have_all = polled(lambda: board.has(*names), ANSWER_LIMIT_S * max(1.0, world_size / _RANKS_PER_POLL))
         ranks = [rank for rank, name in enumerate(names) if have_all or board.has(name)]
         return dict(zip(ranks, board.get_all([names[rank] for rank in ranks]), strict=True))
 
 
-def _question(number: int) -> str:
-    return f"section/{number}/question"
-
-
-def _answer(number: int, rank: int) -> str:
-    return f"section/{number}/answer/{rank}"
-
-
-def _summary(number: int) -> str:
-    return f"section/{number}/summary"
+def _key(question: int, what: str) -> str:
+    return f"section/{question}/{what}"
 
 
 def summary(name: str, number: int, states: Mapping[int, State], world_size: int) -> str:

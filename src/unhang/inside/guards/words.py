@@ -1,4 +1,7 @@
-"""Lines for people: one write each so that those of several ranks do not mix; errors, sets of ranks and lengths of time in words."""
+"""Lines for people: one write each so that those of several ranks do not mix; errors, sets of ranks and lengths of time in words.
+
+And whether such a text is only the echo of a peer that is gone, by the rows that a diagnosis goes by, too.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 
 MOST_WORDS = 500
 MOST_TEXT = 8000
 _MOST_LINES = 40
 _MOST_RUNS = 8
+ROWS = Path(__file__).with_name("echoes.tsv")
+_MOST_ECHO_LINES, _MOST_CHARS = 60, 4000
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|m|min|h|)\s*")
 Duration = float | int | timedelta | str
@@ -96,3 +103,25 @@ def seconds_of(value: Duration) -> float:
     if not 0 < seconds < 1e9:
         raise ValueError(f"{value!r} is not a sensible length of time; it must be above zero")
     return seconds
+
+
+@cache
+def _rows() -> Sequence[tuple[str, Sequence[str]]]:
+    """Expressions, each with texts of which a line that it matches holds one; none where the file cannot be read."""
+    try:
+        lines = ROWS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    return [(regex, anchors) for regex, *anchors in (line.split("\t") for line in lines)]
+
+
+def is_echo(text: str) -> bool:
+    """Whether a text only says that a peer, the network or the store went away, or that the wait for them ran out.
+
+    An exception is given as `Type: message`. Of a long text the first lines are looked at. Never raises.
+    """
+    for line in text.splitlines()[:_MOST_ECHO_LINES]:
+        part = line[:_MOST_CHARS]
+        if any(any(a in part for a in anchors) and re.search(regex, part) for regex, anchors in _rows()):
+            return True
+    return False

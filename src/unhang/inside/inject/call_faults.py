@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import points, progress
-from .fault import CALL, OP, RANK, STEP, Armed, Fault, Parameter, rank_of, seconds
-from .points import COLLECTIVES, TRANSFERS, Call
+from . import program
+from .fault import CALL, OP, RANK, STEP, Armed, Fault, Parameter, Ready, from_now_on, once_at, rank_of, seconds
+from .program import COLLECTIVES, TRANSFERS, Call
 
 _CALLS = "explicit collective call (those inside DDP are made by C++ and cannot be reached)"
 _CALLED = (RANK, STEP, CALL, OP)
@@ -23,16 +23,9 @@ def is_wanted(armed: Armed, call: Call) -> bool:
     return call.name in COLLECTIVES if op == "any" else call.name == op
 
 
-def strike_calls(
-    armed: Armed, act: Callable[[Armed, Call], None], can: Callable[[Call], bool] = lambda call: True
-) -> None:
+def _at_call(act: Callable[[Armed, Call], None], can: Callable[[Call], bool] = lambda call: True) -> Ready:
     """Hands the call whose turn it is, among those that the fault can strike, to `act`."""
-
-    def listen(call: Call) -> None:
-        if is_wanted(armed, call) and can(call) and armed.is_due:
-            act(armed, call)
-
-    points.calls.append(listen)
+    return once_at(program.calls, act, lambda armed, call: is_wanted(armed, call) and can(call))
 
 
 def named(armed: Armed, call: Call) -> str:
@@ -78,17 +71,13 @@ def _reorder(armed: Armed) -> None:
             held.append(call)
             call.is_skipped = True
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
-def _make_unlike(act: Callable[[Armed, Call], None]) -> Callable[[Armed], None]:
-    """Strikes reductions unless another function is given: some backends let a receiver of a broadcast get less than it expects."""
-
-    def make(armed: Armed) -> None:
-        kinds = ("all_reduce", "reduce") if armed.value("op") == "any" else (armed.value("op"),)
-        strike_calls(armed, act, lambda call: call.name in kinds and call.get("tensor") is not None)
-
-    return make
+def _can_be_unlike(armed: Armed, call: Call) -> bool:
+    """Reductions unless another function is given: some backends let a receiver of a broadcast get less than it expects."""
+    kinds = ("all_reduce", "reduce") if armed.value("op") == "any" else (armed.value("op"),)
+    return call.name in kinds and call.get("tensor") is not None
 
 
 def _shape(armed: Armed, call: Call) -> None:
@@ -144,7 +133,7 @@ def _swallow(armed: Armed, call: Call) -> None:
     armed.strikes(f"swallows an exception in the place of {named(armed, call)}")
     call.is_skipped = True
     try:
-        progress.at_line(progress.program_line(), _raise)
+        program.at_line(program.program_line(), _raise)
     except ValueError as error:
         print(f"ignored: {error}", file=sys.stderr, flush=True)
 
@@ -153,9 +142,9 @@ def _no_wait(armed: Armed, call: Call) -> None:
     armed.strikes(f"does not wait for {named(armed, call)}")
     kept: list[Any] = []
 
-    def hide(work: Any) -> points.Done:
+    def hide(work: Any) -> program.Done:
         kept.append(work)
-        done = points.Done()
+        done = program.Done()
         done.work = work  # type: ignore[attr-defined]
         return done
 
@@ -167,44 +156,33 @@ def _no_group(armed: Armed, call: Call) -> None:
     call.is_skipped = True
 
 
-def _make_no_group(armed: Armed) -> None:
-    def listen(call: Call) -> None:
-        if call.name == "new_group" and armed.is_due:
-            _no_group(armed, call)
-
-    points.calls.append(listen)
-
-
-def _made(act: Callable[[Armed, Call], None], can: Callable[[Call], bool] = lambda call: True) -> Any:
-    return lambda armed: strike_calls(armed, act, can)
-
-
 _CALL_FAMILY = "collectives"
 OF_CALLS = (
     Fault("skip_collective", _CALL_FAMILY, "leaves a collective out", _CALLED, (*_DIVERGED, "skipped-step"),
-          "code-divergence", True, _CALLS, _made(_skip)),
+          "code-divergence", True, _CALLS, _at_call(_skip)),
     Fault("extra_collective", _CALL_FAMILY, "makes one all_reduce too many", _CALLED, _DIVERGED,
-          "code-divergence", True, _CALLS, _made(_extra)),
+          "code-divergence", True, _CALLS, _at_call(_extra)),
     Fault("reorder_collective", _CALL_FAMILY, "swaps a collective with the next one", _CALLED,
           _DIVERGED, "code-divergence", True, _CALLS, _reorder),
     Fault("wrong_shape", _CALL_FAMILY, "gives a tensor one element too many", _CALLED, ("size-mismatch", "gloo-sizes"),
-          "size-mismatch", False, _CALLS, _make_unlike(_shape)),
+          "size-mismatch", False, _CALLS, once_at(program.calls, _shape, _can_be_unlike)),
     Fault("wrong_dtype", _CALL_FAMILY, "gives a tensor of another type", _CALLED, ("size-mismatch", "gloo-sizes"),
-          "size-mismatch", False, _CALLS, _make_unlike(_dtype)),
+          "size-mismatch", False, _CALLS, once_at(program.calls, _dtype, _can_be_unlike)),
     Fault("wrong_group", _CALL_FAMILY, "uses another group of the program", _CALLED, ("collective-order-race", *_DIVERGED),
           "collective-order-race", True, "second group, whose members make explicit collective calls",
-          _made(_strike_group, lambda call: _other_group(call) is not None)),
+          _at_call(_strike_group, lambda call: _other_group(call) is not None)),
     Fault("wrong_root", _CALL_FAMILY, "broadcasts from, or reduces to, another rank", _CALLED,
           (*_DIVERGED, "roots-disagree"),
-          "code-divergence", True, "explicit collective with a root", _made(_root, lambda call: bool(_root_name(call)))),
+          "code-divergence", True, "explicit collective with a root", _at_call(_root, lambda call: bool(_root_name(call)))),
     Fault("wrong_reduce_op", _CALL_FAMILY, "takes the maximum instead of the sum", _CALLED, ("silent-desync",),
-          "", False, "explicit reduction", _made(_reduce_op, lambda call: call.get("op") is not None)),
+          "", False, "explicit reduction", _at_call(_reduce_op, lambda call: call.get("op") is not None)),
     Fault("missing_wait", _CALL_FAMILY, "does not wait for an asynchronous call", _CALLED, ("silent-desync",),
-          "", False, "asynchronous collective", _made(_no_wait, lambda call: bool(call.get("async_op")))),
+          "", False, "asynchronous collective", _at_call(_no_wait, lambda call: bool(call.get("async_op")))),
     Fault("swallowed_exception", _CALL_FAMILY, "raises an exception in place of a collective, prints it, and goes on", _CALLED,
-          ("swallowed-exception",), "code-divergence", True, _CALLS, _made(_swallow)),
+          ("swallowed-exception",), "code-divergence", True, _CALLS, _at_call(_swallow)),
     Fault("subgroup_not_created_by_all", _CALL_FAMILY, "leaves new_group out", (RANK, CALL),
-          ("subgroup-not-created-by-all",), "code-divergence", True, "call of new_group", _make_no_group),
+          ("subgroup-not-created-by-all",), "code-divergence", True, "call of new_group",
+          once_at(program.calls, _no_group, lambda _, call: call.name == "new_group")),
 )  # fmt: skip
 
 
@@ -217,15 +195,15 @@ def _race(armed: Armed) -> None:
         is_first = armed.is_here
         if is_first:
             armed.strikes(f"lets a second thread gather before {named(armed, call)}, and not after it as the others")
-        place, has_begun = progress.program_line(), threading.Event()
+        place, has_begun = program.program_line(), threading.Event()
 
         def gather() -> None:
             dist = _dist()
             parts = [numbers() for _ in range(dist.get_world_size(call.get("group")))]
             time.sleep(0 if is_first else armed.value("seconds"))
             has_begun.set()
-            points.in_the_dark(
-                lambda: progress.at_line(place, lambda: dist.all_gather(parts, numbers(1.0), call.get("group")))
+            program.in_the_dark(
+                lambda: program.at_line(place, lambda: dist.all_gather(parts, numbers(1.0), call.get("group")))
             )
 
         threading.Thread(target=gather, name="gathers in the background", daemon=True).start()
@@ -233,7 +211,7 @@ def _race(armed: Armed) -> None:
             has_begun.wait()
             time.sleep(armed.value("seconds") / 2)
 
-    points.calls.append(listen)
+    program.calls.append(listen)
 
 
 def _cycle(armed: Armed, call: Call) -> None:
@@ -254,13 +232,8 @@ def _peer(armed: Armed, call: Call) -> None:
         call.put(**{word: after})
 
 
-def _make_peer(armed: Armed) -> None:
-    def listen(call: Call) -> None:
-        has_peer = call.name in TRANSFERS and (call.get("dst") is not None or call.get("src") is not None)
-        if has_peer and armed.is_due:
-            _peer(armed, call)
-
-    points.calls.append(listen)
+def _has_peer(armed: Armed, call: Call) -> bool:
+    return call.name in TRANSFERS and (call.get("dst") is not None or call.get("src") is not None)
 
 
 _ORDER_FAMILY = "order"
@@ -272,9 +245,9 @@ OF_ORDER = (
           _race),
     Fault("p2p_cycle", _ORDER_FAMILY, "every rank receives before anyone sends", (rank_of("all"), STEP, CALL, OP),
           ("collective-order-race",), "collective-order-race", True, _EXPLICIT,
-          lambda armed: strike_calls(armed, _cycle)),
+          _at_call(_cycle)),
     Fault("p2p_wrong_peer", _ORDER_FAMILY, "sends to, or receives from, another rank", (RANK, CALL), ("wrong-peer",),
-          "code-divergence", True, "send or receive between more than two ranks", _make_peer),
+          "code-divergence", True, "send or receive between more than two ranks", once_at(program.calls, _peer, _has_peer)),
 )  # fmt: skip
 
 
@@ -284,7 +257,7 @@ def _corrupt(armed: Armed, call: Call) -> None:
     def spoil(result: Any) -> Any:
         if call.get("async_op"):
             result.wait()
-        with sys.modules["torch"].no_grad():
+        with _torch().no_grad():
             call.get("tensor").detach().reshape(-1)[0].add_(armed.value("error"))
         return result
 
@@ -301,26 +274,19 @@ def _can_corrupt(call: Call) -> bool:
     )
 
 
-def _flip(armed: Armed) -> None:
-    def listen(optimizer: Any) -> None:
-        if armed.is_due:
-            armed.strikes("has a weight that is not what the optimizer made of it")
-            with sys.modules["torch"].no_grad():
-                optimizer.param_groups[0]["params"][0].view(-1)[0].add_(armed.value("error"))
-
-    points.stepped.append(listen)
+def _flip(armed: Armed, optimizer: Any) -> None:
+    armed.strikes("has a weight that is not what the optimizer made of it")
+    with _torch().no_grad():
+        optimizer.param_groups[0]["params"][0].view(-1)[0].add_(armed.value("error"))
 
 
-def _no_training(armed: Armed) -> None:
-    def listen(optimizer: Any) -> None:
-        if not armed.has_struck and armed.is_due:
-            armed.strikes("has no gradients from now on: the optimizer changes nothing")
-        if armed.has_struck:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
+def _drop_gradients(armed: Armed, optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
-    points.steps.append(listen)
+
+_NOT_LEARNING = "has no gradients from now on: the optimizer changes nothing"
 
 
 _RESULT_FAMILY = "results"
@@ -328,9 +294,9 @@ _ERROR = Parameter("error", "what is added to one number", 1.0, -1e6, 1e6, is_wh
 OF_RESULTS = (
     Fault("wrong_result", _RESULT_FAMILY, "a collective gives one rank another number", (RANK, STEP, CALL, OP, _ERROR),
           ("silent-desync",), "", False, "explicit all_reduce or broadcast",
-          lambda armed: strike_calls(armed, _corrupt, _can_corrupt)),
+          _at_call(_corrupt, _can_corrupt)),
     Fault("wrong_weight", _RESULT_FAMILY, "one weight of one rank changes", (RANK, STEP, _ERROR), ("silent-desync",), "", False,
-          "optimizer step", _flip),
+          "optimizer step", once_at(program.stepped, _flip)),
     Fault("not_learning", _RESULT_FAMILY, "the optimizer gets no gradients any more", (rank_of("all"), STEP), ("not-learning",),
-          "", False, "optimizer step", _no_training),
+          "", False, "optimizer step", from_now_on(program.at_step, lambda *_: _NOT_LEARNING, _drop_gradients)),
 )  # fmt: skip

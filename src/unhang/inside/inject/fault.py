@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import progress
-from .points import COLLECTIVES, TRANSFERS
+from . import program
+from .program import COLLECTIVES, TRANSFERS
 
 Value = int | float | str | None
+Ready = Callable[["Armed"], None]
+Can = Callable[["Armed", Any], bool]
 _DRAWN_STEPS = (2, 4)
 _DRAWN_CALLS = (2, 6)
 
@@ -82,11 +84,50 @@ class Fault:
     cause: str
     is_hang: bool
     needs: str
-    make_ready: Callable[[Armed], None]
+    make_ready: Ready
+
+
+def once_at(place: list[Any], act: Callable[[Armed, Any], None], can: Can = lambda armed, met: True) -> Ready:
+    """A fault that acts at a place of the program when its turn comes; what it cannot strike there does not count."""
+
+    def make_ready(armed: Armed) -> None:
+        place.append(lambda met: act(armed, met) if can(armed, met) and armed.is_due else None)
+
+    return make_ready
+
+
+def from_now_on(
+    place: list[Any],
+    what: Callable[[Armed, Any], str],
+    act: Callable[[Armed, Any], None],
+    can: Can = lambda armed, met: True,
+) -> Ready:
+    """One that acts at each visit from its turn on. `what`: as for `Armed.strikes`."""
+
+    def make_ready(armed: Armed) -> None:
+        def listen(met: Any) -> None:
+            if not can(armed, met):
+                return
+            if not armed.has_struck and armed.is_due:
+                armed.strikes(what(armed, met))
+            if armed.has_struck and armed.is_here:
+                act(armed, met)
+
+        place.append(listen)
+
+    return make_ready
+
+
+def sleep_delay(armed: Armed, _met: object) -> None:
+    """Sleeps for the parameter `delay`."""
+    time.sleep(armed.value("delay"))
 
 
 class Armed:
-    """One fault with its values. What is not given is drawn from the seed, alike in every process."""
+    """One fault with its values. What is not given is drawn from the seed, alike in every process.
+
+    visits: how often this rank came to where the fault could strike.
+    """
 
     def __init__(self, fault: Fault, values: dict[str, Value], seed: int, index: int, files: tuple[str, ...]) -> None:
         self.fault = fault
@@ -94,8 +135,7 @@ class Armed:
         self.has_struck = False
         self._values = values
         self._files = files
-        self._seed = seed
-        self._visits = 0
+        self.visits = 0
         self._has_met = False
         self._has_passed = False
         drawn = random.Random(f"{seed}:{fault.name}")
@@ -117,12 +157,12 @@ class Armed:
     def rank(self) -> int | str:
         """The rank that is struck, or `all`."""
         given = self._values.get("rank")
-        return int(self._share * progress.world_size()) if given is None else given  # type: ignore[return-value]
+        return int(self._share * program.world_size()) if given is None else given  # type: ignore[return-value]
 
     @property
     def is_here(self) -> bool:
         """Whether this process is (a helper of) the rank that is struck."""
-        mine = progress.rank()
+        mine = program.rank()
         return mine is not None and self.rank in ("all", mine)
 
     @property
@@ -131,23 +171,18 @@ class Armed:
         self.meet()
         if self._has_passed:
             return False
-        self._visits += 1
+        self.visits += 1
         number = self._values.get("call") or self._values.get("batch")
         if number is not None:
-            self._has_passed = self._visits == number
+            self._has_passed = self.visits == number
         else:
-            self._has_passed = progress.steps >= (self._values.get("step") or 0)  # type: ignore[operator]
+            self._has_passed = program.steps >= (self._values.get("step") or 0)  # type: ignore[operator]
         return self._has_passed
 
     @property
     def is_due(self) -> bool:
         """Whether to strike now, in this process."""
         return self.is_turn and self.is_here
-
-    @property
-    def visits(self) -> int:
-        """How often this rank came to where the fault could strike."""
-        return self._visits
 
     def meet(self) -> None:
         """The program has what the fault needs."""
@@ -162,9 +197,9 @@ class Armed:
             return
         self.has_struck = True
         self._write("happened", what)
-        line = progress.program_line()
+        line = program.program_line()
         where = f" at {os.path.basename(line[0])}:{line[1]}" if line else ""
-        text = f"[unhang] inject: rank {progress.rank()} {what} (step {progress.steps}){where}\n"
+        text = f"[unhang] inject: rank {program.rank()} {what} (step {program.steps}){where}\n"
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
 
     def stay(self) -> None:
@@ -175,14 +210,14 @@ class Armed:
             time.sleep(min(left, 1000))
 
     def _write(self, event: str, what: str) -> None:
-        line = progress.program_line()
+        line = program.program_line()
         entry = {
             "event": event,
             "fault": self.fault.name,
             "index": self.index,
-            "rank": progress.rank(),
-            "world_size": progress.world_size(),
-            "step": progress.steps,
+            "rank": program.rank(),
+            "world_size": program.world_size(),
+            "step": program.steps,
             "time_ns": time.time_ns(),
             "pid": os.getpid(),
             "what": what,

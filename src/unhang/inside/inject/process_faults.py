@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import resource
@@ -14,9 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import points
-from .fault import CALL, RANK, STEP, Armed, Fault, Parameter, rank_of, seconds
-from .points import COLLECTIVES, Call
+from . import program
+from .fault import CALL, RANK, STEP, Armed, Fault, Parameter, Ready, from_now_on, once_at, rank_of, seconds, sleep_delay
+from .program import COLLECTIVES, Call
 
 _STEPS = "optimizer step, and no explicit collective call"
 _WHEN = (RANK, STEP, CALL)
@@ -25,25 +26,23 @@ Delay = Callable[[float, int], float]
 _kept: list[socket.socket] = []
 
 
-def strike_steps(armed: Armed, act: Callable[[Armed], None]) -> None:
+def _steps(act: Callable[[Armed], None]) -> Ready:
     """Acts where an optimizer is about to step, or before the given explicit collective call."""
-    if armed.value("call"):
-
-        def listen(call: Call) -> None:
-            if call.name in COLLECTIVES and armed.is_due:
-                act(armed)
-
-        points.calls.append(listen)
-    else:
-        points.steps.append(lambda _optimizer: act(armed) if armed.is_due else None)
+    at_step = once_at(program.at_step, lambda armed, _: act(armed))
+    at_call = once_at(program.calls, lambda armed, _: act(armed), _is_collective)
+    return lambda armed: at_call(armed) if armed.value("call") else at_step(armed)
 
 
-def _signal(number: signal.Signals) -> Callable[[Armed], None]:
+def _is_collective(armed: Armed, call: Call) -> bool:
+    return call.name in COLLECTIVES
+
+
+def _signal(number: signal.Signals) -> Ready:
     def act(armed: Armed) -> None:
         armed.strikes(f"gets {number.name}")
         os.kill(os.getpid(), number)
 
-    return lambda armed: strike_steps(armed, act)
+    return _steps(act)
 
 
 def _exit(armed: Armed) -> None:
@@ -91,16 +90,10 @@ def _wait(armed: Armed) -> None:
     threading.Event().wait(armed.value("seconds"))
 
 
-def _out_of_memory(armed: Armed) -> None:
-    def listen(_module: object) -> None:
-        if armed.is_due:
-            armed.strikes("runs out of device memory")
-            error: Any = sys.modules["torch"].OutOfMemoryError
-            raise error(
-                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB (injected)"
-            )
-
-    points.forwards.append(listen)
+def _out_of_memory(armed: Armed, _module: object) -> None:
+    armed.strikes("runs out of device memory")
+    error: Any = sys.modules["torch"].OutOfMemoryError
+    raise error("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB (injected)")
 
 
 def _descriptors(armed: Armed) -> None:
@@ -117,20 +110,9 @@ def _descriptors(armed: Armed) -> None:
         return
 
 
-def _never_ends(armed: Armed) -> None:
-    def stuck() -> None:
-        armed.stay()
-
-    def begin(_optimizer: object) -> None:
-        if armed.is_due:
-            armed.strikes("starts a thread that will not end")
-            threading.Thread(target=stuck, name="thread that does not end").start()
-
-    points.steps.append(begin)
-
-
-def _steps(act: Callable[[Armed], None]) -> Any:
-    return lambda armed: strike_steps(armed, act)
+def _never_ends(armed: Armed, _optimizer: object) -> None:
+    armed.strikes("starts a thread that will not end")
+    threading.Thread(target=armed.stay, name="thread that does not end").start()
 
 
 _PROCESS_FAMILY = "process"
@@ -161,29 +143,25 @@ OF_PROCESS = (
     Fault("gil_held", _PROCESS_FAMILY, "holds the GIL in one long call", _WHEN, _STUCK,
           "rank-stuck-in-user-code", True, _STEPS, _steps(_hold)),
     Fault("oom", _PROCESS_FAMILY, "runs out of device memory in a forward pass", (RANK, STEP), ("gpu-out-of-memory",), "gpu-oom",
-          False, "forward pass of a module", _out_of_memory),
+          False, "forward pass of a module", once_at(program.forwards, _out_of_memory)),
     Fault("fd_limit", _PROCESS_FAMILY, "has no descriptor left for whatever it opens next", _WHEN, ("fd-exhaustion",),
           "fd-exhaustion", False, _STEPS, _steps(_descriptors)),
     Fault("shutdown_hang", _PROCESS_FAMILY, "has a thread that keeps the process from ending", (RANK, STEP, seconds()),
-          ("shutdown-hang",), "shutdown-hang", True, "optimizer step", _never_ends),
+          ("shutdown-hang",), "shutdown-hang", True, "optimizer step",
+          once_at(program.at_step, _never_ends)),
 )  # fmt: skip
 
 
-def _slow(how: str, delay_of: Delay) -> Any:
-    def make(armed: Armed) -> None:
-        slow_steps = 0
+def _slow(how: str, delay_of: Delay) -> Ready:
+    def make_ready(armed: Armed) -> None:
+        slow_steps = itertools.count()
+        from_now_on(
+            program.at_step,
+            lambda armed, _: f"is slow from now on: {how.format(armed.value('delay'))}",
+            lambda armed, _: time.sleep(delay_of(armed.value("delay"), next(slow_steps))),
+        )(armed)
 
-        def listen(_optimizer: object) -> None:
-            nonlocal slow_steps
-            if not armed.has_struck and armed.is_due:
-                armed.strikes(f"is slow from now on: {how.format(armed.value('delay'))}")
-            if armed.has_struck:
-                time.sleep(delay_of(armed.value("delay"), slow_steps))
-                slow_steps += 1
-
-        points.steps.append(listen)
-
-    return make
+    return make_ready
 
 
 def _periodic(armed: Armed) -> None:
@@ -191,18 +169,13 @@ def _periodic(armed: Armed) -> None:
     _slow(f"{{:g}} s in every {period} steps", lambda delay, n: 0 if n % period else delay)(armed)
 
 
-def _jump(armed: Armed) -> None:
+def _jump(armed: Armed, _optimizer: object) -> None:
     """What the program asks of time.time() and time.time_ns() is ahead from now on; the machine's clock stays."""
-
-    def listen(_optimizer: object) -> None:
-        if armed.is_due:
-            by_s = float(armed.value("seconds"))
-            armed.strikes(f"has a clock that jumps by {by_s:g} s")
-            now, now_ns = time.time, time.time_ns
-            time.time = lambda: now() + by_s
-            time.time_ns = lambda: now_ns() + int(by_s * 1e9)
-
-    points.steps.append(listen)
+    by_s = float(armed.value("seconds"))
+    armed.strikes(f"has a clock that jumps by {by_s:g} s")
+    now, now_ns = time.time, time.time_ns
+    time.time = lambda: now() + by_s
+    time.time_ns = lambda: now_ns() + int(by_s * 1e9)
 
 
 _TIME_FAMILY = "time"
@@ -221,21 +194,13 @@ OF_TIME = (
     Fault("straggler_periodic", _TIME_FAMILY, "some steps are slow", (RANK, STEP, _STEP_DELAY, _PERIOD), ("straggler",),
           "straggler", False, _STEP, _periodic),
     Fault("clock_jump", _TIME_FAMILY, "the program's clock jumps", (RANK, STEP, _JUMP), ("clock-jump",), "", False, _STEP,
-          _jump),
+          once_at(program.at_step, _jump)),
 )  # fmt: skip
 
 
-def _at_start(act: Callable[[Armed], None]) -> Any:
+def _at_start(act: Callable[[Armed], None]) -> Ready:
     """Acts before the rank calls init_process_group."""
-
-    def make(armed: Armed) -> None:
-        def listen(call: Call) -> None:
-            if call.name == "init_process_group" and armed.is_due:
-                act(armed)
-
-        points.calls.append(listen)
-
-    return make
+    return once_at(program.calls, lambda armed, _: act(armed), lambda _, call: call.name == "init_process_group")
 
 
 def _late(armed: Armed) -> None:
@@ -270,7 +235,6 @@ def _occupied(armed: Armed) -> None:
 
 
 def _connections() -> list[socket.socket]:
-    """The established TCP connections of this process."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -301,18 +265,9 @@ def _lost(armed: Armed) -> None:
         connection.close()
 
 
-def _delayed(armed: Armed) -> None:
+def _delayed(armed: Armed, call: Call) -> str:
     """Each call of the rank takes longer, as over a slow link."""
-
-    def listen(call: Call) -> None:
-        if call.name not in points.COLLECTIVES:
-            return
-        if not armed.has_struck and armed.is_due:
-            armed.strikes(f"communicates {armed.value('delay'):g} s later from {call.name} on")
-        if armed.has_struck and armed.is_here:
-            time.sleep(armed.value("delay"))
-
-    points.calls.append(listen)
+    return f"communicates {armed.value('delay'):g} s later from {call.name} on"
 
 
 _NETWORK_FAMILY = "network"
@@ -330,7 +285,8 @@ OF_NETWORK = (
           _INIT, _at_start(_occupied)),
     Fault("lost_connections", _NETWORK_FAMILY, "loses all TCP connections", (RANK, STEP, CALL), ("network-unstable",),
           "network-unstable", False, "optimizer step, and no explicit collective call",
-          lambda armed: strike_steps(armed, _lost)),
+          _steps(_lost)),
     Fault("slow_link", _NETWORK_FAMILY, "makes every explicit collective call late", (RANK, STEP, CALL, _CALL_DELAY), ("straggler",),
-          "straggler", False, "explicit collective call", _delayed),
+          "straggler", False, "explicit collective call",
+          from_now_on(program.calls, _delayed, sleep_delay, _is_collective)),
 )  # fmt: skip

@@ -1,23 +1,30 @@
-"""Makes this process a recorded rank: its folder, page, files, sockets and thread."""
+"""Makes this process a recorded rank: its folder, page and files, torch's C++ worker server, which needs no GIL, and the one thread of ours."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import re
+import select
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .. import rank
-from . import errors_seen, exits, recording
-from .control import Control, start_server
+from . import errors_seen, exits, flight, page, recording
+from .errors_seen import write_held
+from .exits import AbortWatch
+from .frames import write_variables
 from .page import Page
 from .recording import Recording, attempt
+from .waits_within import write_waits_within
 
 _watched: set[str] = set()
-_VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "PYTORCH_", "UCX_", "FI_")
-_OTHER_VARIABLES = ("SLURM_JOB_END_TIME",)
+_VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "PYTORCH_", "UCX_", "FI_", "SLURM_JOB_END_TIME")
 _MOST_VARIABLES, _LONGEST_VALUE = 100, 300
 
 
@@ -83,18 +90,12 @@ def _start(rec: Recording) -> None:
     attempt("permission to trace", exits.allow_tracer, rec)
     attempt("fr.sock", start_server, rec)
     control = attempt("control thread", Control, rec)
-    if control is not None:
-        attempt("control thread", control.start)
-    attempt("exit.json", exits.watch, control.stop if control is not None else _nothing)
+    attempt("exit.json", exits.watch, control.stop if control is not None else lambda: None)
     # A forked child inherits these three; wrapped twice they would only be slower.
     if not _watched:
         _watched.add("hooks")
         attempt("error.json", errors_seen.watch_hooks)
         attempt("handled.jsonl", errors_seen.watch_handlers)
-
-
-def _nothing() -> None:
-    """There is no thread to stop."""
 
 
 def _change_rank(rec: Recording, number: int) -> None:
@@ -139,9 +140,7 @@ def _identity_of(number: int) -> dict[str, Any]:
 
 def _variables() -> dict[str, str]:
     """The variables that decide how ranks communicate, as they are at this moment."""
-    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES) or name in _OTHER_VARIABLES][
-        :_MOST_VARIABLES
-    ]
+    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES)][:_MOST_VARIABLES]
     return {name: os.environ[name][:_LONGEST_VALUE] for name in names if not name.endswith(("KEY", "TOKEN", "SECRET"))}
 
 
@@ -164,3 +163,154 @@ def _working_folder() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+# What answers the agent
+
+_TURN_S = 0.25
+_LONGEST_PATH = 100
+# torch announces the server as a warning on file descriptor 2; the user's output stays what it was without us.
+_GREETING = re.compile(rb"^[^\n]*WorkerServer\.cpp[^\n]*Server listening to UNIX[^\n]*\n", re.MULTILINE)
+
+
+class Control:
+    """Owns ctl.sock, a thread and a pipe that ends it. Blocks nobody: a daemon that the process does not wait for."""
+
+    def __init__(self, rec: Recording) -> None:
+        self._rec = rec
+        self._stopping = False
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._socket = attempt("ctl.sock", self._bind)
+        self._abort_watch = AbortWatch(rec)
+        self._thread = threading.Thread(target=self._run, name="unhang-control", daemon=True)
+        rec.inherited_fds += [self._wake_reader, self._wake_writer]
+        if self._socket is not None:
+            rec.at_fork.append(self._socket.close)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread before the interpreter is taken apart. Blocks: up to 0.2 s, usually not at all."""
+        self._stopping = True
+        os.write(self._wake_writer, b"x")
+        self._thread.join(0.2)
+
+    def _bind(self) -> socket.socket | None:
+        path = _path_of_socket(self._rec, "ctl.sock")
+        if path is None:
+            return None
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            bound.bind(path)
+        except OSError:
+            bound.close()
+            raise
+        return bound
+
+    def _run(self) -> None:
+        watched = [self._wake_reader] if self._socket is None else [self._wake_reader, self._socket.fileno()]
+        while not self._stopping:
+            try:
+                ready = select.select(watched, [], [], _TURN_S)[0]
+                self._turn(bool(self._socket and self._socket.fileno() in ready))
+            except Exception as error:  # noqa: BLE001
+                self._rec.note("control thread", f"{type(error).__name__}: {error}")
+                time.sleep(_TURN_S)
+
+    def _turn(self, is_asked: bool) -> None:
+        words = self._rec.page.words
+        words[page.HEARTBEAT] = time.monotonic_ns()
+        if words[page.INITIALIZED] == 1:
+            self._poll()
+        if is_asked and self._socket is not None and b"dump" in self._drain(self._socket):
+            attempt("variables.json", write_variables, self._rec)
+            attempt("held.json", write_held, self._rec)
+            attempt("waits.json", write_waits_within, self._rec)
+            attempt("flight.pickle", flight.dump, self._rec, "flight.pickle")
+        self._abort_watch.check()
+
+    def _poll(self) -> None:
+        try:
+            flight.poll_status(self._rec)
+        except Exception as error:  # noqa: BLE001
+            self._rec.page.words[page.FAILED_POLLS] += 1
+            self._rec.note("progress of the groups", f"{type(error).__name__}: {error}")
+
+    @staticmethod
+    def _drain(bound: socket.socket) -> list[bytes]:
+        """All requests that wait: ten of them are one dump."""
+        found: list[bytes] = []
+        while len(found) < 64:
+            try:
+                found.append(bound.recv(64))
+            except OSError:
+                break
+        return found
+
+
+def _path_of_socket(rec: Recording, name: str) -> str | None:
+    """Where a socket may be bound; None where that is too long a path."""
+    path = rec.path(name)
+    if len(path.encode()) > _LONGEST_PATH:
+        rec.note(name, f"the path is too long for a unix socket: {path}")
+        return None
+    if os.path.exists(path):
+        os.unlink(path)
+    return path
+
+
+def start_server(rec: Recording) -> None:
+    """Serve <folder>/fr.sock for the life of the process."""
+    make = getattr(sys.modules.get("torch._C._distributed_c10d"), "_WorkerServer", None)
+    if make is None:
+        rec.note("fr.sock", "this torch has no _WorkerServer")
+        return
+    path = _path_of_socket(rec, "fr.sock")
+    if path is None:
+        return
+    before = _open_fds()
+    server = _without_greeting(lambda: make(path))
+    # The destructor prints three lines at exit, and in a forked child, where the server's thread does not exist, it
+    # aborts the process ("failed to listen"). An object that is never freed has no destructor.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+    rec.inherited_fds += [fd for fd in _open_fds() - before if _is_bound_to(fd, path)]
+
+
+def _open_fds() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/proc/self/fd")}
+    except OSError:
+        return set()
+
+
+def _is_bound_to(fd: int, path: str) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            return bool(copy.family == socket.AF_UNIX and copy.getsockname() == path)
+    except OSError:
+        return False
+
+
+def _without_greeting(action: Callable[[], Any]) -> Any:
+    """Call `action` with stderr kept back, and write what was kept back except the greeting."""
+    try:
+        kept = os.memfd_create("unhang-stderr")
+        stderr = os.dup(2)
+    except (OSError, AttributeError):
+        return action()
+    try:
+        os.dup2(kept, 2)
+        try:
+            return action()
+        finally:
+            os.dup2(stderr, 2)
+            _write_again(kept)
+    finally:
+        os.close(kept)
+        os.close(stderr)
+
+
+def _write_again(kept: int) -> None:
+    size = os.fstat(kept).st_size
+    rest = _GREETING.sub(b"", os.pread(kept, size, 0), count=1) if size else b""
+    if rest:
+        os.write(2, rest)

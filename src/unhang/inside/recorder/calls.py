@@ -128,13 +128,14 @@ def _init_process_group(c10d: Any, original: Any) -> Any:
         finally:
             if rec is not None and number is not None:
                 end(rec, number)
-        attempt("identity after init", _after_init, c10d, _argument(args, kwargs, 2, "timeout"))
+        attempt("identity after init", note_initialized, c10d, _argument(args, kwargs, 2, "timeout"))
         return result
 
     return init_process_group
 
 
-def _after_init(c10d: Any, timeout: Any) -> None:
+def note_initialized(c10d: Any, timeout: Any) -> None:
+    """The default group stands: write who this rank is in it, and the groups."""
     rec = attempt("announcing the rank", announce.announce_at_init, c10d.get_rank())
     if rec is None:
         return
@@ -272,30 +273,14 @@ def watch_store(bindings: Any) -> None:
     """Record `get`, `wait` and `set` of every store: the classes inherit them from Store."""
     store = bindings.Store
     store.set = _watched_set(store.set)
-    store.get = _watched_get(store.get)
-    store.wait = _watched_wait(store.wait)
+    store.get = _watched_wait(store.get, "get")
+    store.wait = _watched_wait(store.wait, "wait")
 
 
 # pybind11 recognises the Python override of a virtual method by the name of the calling function and by its first
 # argument: these wrappers bear the method's name and take `self`, or a Python subclass of Store would call itself for
 # ever.
-def _watched_get(original: Any) -> Any:
-    @functools.wraps(original)
-    def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-        number = _begin_store_wait(args, kwargs)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            failed_in_torch(error)
-            raise
-        finally:
-            _end_store_wait(number)
-
-    return do_not_trace(get)
-
-
-def _watched_wait(original: Any) -> Any:
-    @functools.wraps(original)
+def _watched_wait(original: Any, name: str) -> Any:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         number = _begin_store_wait(args, kwargs)
         try:
@@ -306,7 +291,8 @@ def _watched_wait(original: Any) -> Any:
         finally:
             _end_store_wait(number)
 
-    return do_not_trace(wait)
+    wait.__code__ = wait.__code__.replace(co_name=name)
+    return do_not_trace(functools.wraps(original)(wait))
 
 
 def _watched_set(original: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import facts, flight, recording
 from .frames import file_of, traceback_places, user_places
-from .recording import Recording, append_json, attempt, do_not_trace, step_aside, write_json
+from .recording import Recording, append_json, attempt, do_not_trace, preceded, step_aside, write_json
 
 _MOST_TEXT = 65536
 _MOST_MESSAGE = 8192
@@ -75,26 +75,16 @@ def record(error: BaseException | None, thread: str) -> None:
 
 def watch_hooks() -> None:
     """Chain to the exception hooks of the interpreter and of threads; who replaces ours later is free to do so."""
-    sys.excepthook = _chained_excepthook(sys.excepthook)
-    threading.excepthook = _chained_thread_hook(threading.excepthook)
+    sys.excepthook = preceded(sys.excepthook, _saw_uncaught)
+    threading.excepthook = preceded(threading.excepthook, _saw_uncaught_in_thread)
 
 
-def _chained_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(before)
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        attempt("error.json", record, error, "MainThread")
-        return before(kind, error, trace)
-
-    return excepthook
+def _saw_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    attempt("error.json", record, error, "MainThread")
 
 
-def _chained_thread_hook(before: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(before)
-    def thread_excepthook(args: Any) -> Any:
-        attempt("error.json", record, args.exc_value, getattr(args.thread, "name", ""))
-        return before(args)
-
-    return thread_excepthook
+def _saw_uncaught_in_thread(args: Any) -> None:
+    attempt("error.json", record, args.exc_value, getattr(args.thread, "name", ""))
 
 
 def watch_processes(process_module: Any) -> None:
@@ -144,11 +134,10 @@ def _unused_parameters(error: BaseException, message: str) -> list[str]:
 def _ddp_on_stack(trace: TracebackType | None) -> Any:
     """The DistributedDataParallel instance in whose forward the exception rose: the innermost in any frame's locals."""
     found = None
-    while trace is not None:
-        for value in list(trace.tb_frame.f_locals.values()):
+    for frame, _ in traceback.walk_tb(trace):
+        for value in list(frame.f_locals.values()):
             if type(value).__name__ == "DistributedDataParallel" and hasattr(value, "parameters_to_ignore"):
                 found = value
-        trace = trace.tb_next
     return found
 
 
@@ -170,7 +159,8 @@ def first_raised(error: BaseException) -> tuple[BaseException, list[list[object]
         common = _common(earlier, error)
         if earlier is None or common is None or not _was_on_its_way(earlier, common):
             break
-        outer = traceback_places(error.__traceback__)[_depth(common) :] + outer
+        inner = len(list(traceback.walk_tb(common)))
+        outer = traceback_places(error.__traceback__)[inner:] + outer
         error = earlier
     return error, traceback_places(error.__traceback__) + outer
 
@@ -182,14 +172,6 @@ def _common(earlier: BaseException | None, later: BaseException) -> TracebackTyp
     while seen is not None and at is not None and at.tb_frame is not seen.tb_frame:
         at = at.tb_next
     return at if seen is not None else None
-
-
-def _depth(trace: TracebackType) -> int:
-    """How many frames there are from here to the innermost."""
-    found, at = 0, trace.tb_next
-    while at is not None:
-        found, at = found + 1, at.tb_next
-    return found + 1
 
 
 def _was_on_its_way(earlier: BaseException, common: TracebackType) -> bool:
@@ -211,10 +193,8 @@ def _is_raise(trace: TracebackType) -> bool:
 
 
 def _is_of_distributed(error: BaseException) -> bool:
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    file = at.tb_frame.f_code.co_filename if at is not None else ""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    file = files[-1] if files else ""
     return "torch/distributed/" in file or recording.is_out_of_torch(error)
 
 
@@ -287,7 +267,6 @@ def _message_of(error: BaseException) -> str:
 
 
 def _saw(printed: str) -> None:
-    """Called with an exception being handled, or not."""
     error = _active()
     if error is not None and recording.current is not None:
         attempt("handled.jsonl", _record_handled, recording.current, error, printed)
@@ -301,9 +280,9 @@ def _plain_text(values: tuple[object, ...]) -> str:
 def watch_handlers() -> None:
     """Wrap print, logging and traceback printing. Without an exception being handled this costs about 100 ns."""
     builtins.print = _watched_print(builtins.print)
-    logging.Logger.handle = _watched_handle(logging.Logger.handle)  # type: ignore[method-assign]
+    logging.Logger.handle = preceded(logging.Logger.handle, _saw_record)  # type: ignore[method-assign]
     for name in ("print_exc", "print_exception"):
-        setattr(traceback, name, _watched_traceback(getattr(traceback, name)))
+        setattr(traceback, name, preceded(getattr(traceback, name), _saw_traceback))
 
 
 def _watched_print(original: Any) -> Any:
@@ -329,28 +308,10 @@ def _saw_print(args: tuple[object, ...]) -> None:
         _saw(_plain_text(args))
 
 
-def _watched_handle(original: Any) -> Any:
-    @functools.wraps(original)
-    def handle(self: logging.Logger, record: logging.LogRecord) -> Any:
-        if _active() is not None and recording.current is not None:
-            _saw(attempt("text of a log record", record.getMessage) or str(record.msg))
-        try:
-            return original(self, record)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    return do_not_trace(handle)
+def _saw_record(logger: logging.Logger, record: logging.LogRecord) -> None:
+    if _active() is not None and recording.current is not None:
+        _saw(attempt("text of a log record", record.getMessage) or str(record.msg))
 
 
-def _watched_traceback(original: Any) -> Any:
-    @functools.wraps(original)
-    def print_traceback(*args: Any, **kwargs: Any) -> Any:
-        _saw("(traceback)")
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    return do_not_trace(print_traceback)
+def _saw_traceback(*args: Any, **kwargs: Any) -> None:
+    _saw("(traceback)")

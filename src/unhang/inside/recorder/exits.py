@@ -168,19 +168,18 @@ def _sleep_on_abort(recording: Recording) -> None:
         recording.note("survival of an abort", "the program handles SIGABRT itself")
         return
     libc: Any = ctypes.CDLL(None)
-    install = getattr(libc, "sysv_signal", None) or libc.signal
-    install.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    install.restype = ctypes.c_void_p
-    install(int(signal.SIGABRT), ctypes.cast(libc.sleep, ctypes.c_void_p))
+    _on_abort(getattr(libc, "sysv_signal", None) or libc.signal, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
 def _disable() -> None:
     """In a forked child: its death is not the rank's."""
     faulthandler.disable()
-    signal_function: Any = ctypes.CDLL(None).signal
-    signal_function.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    signal_function.restype = ctypes.c_void_p
-    signal_function(int(signal.SIGABRT), None)
+    _on_abort(ctypes.CDLL(None).signal, None)
+
+
+def _on_abort(install: Any, handler: Any) -> None:
+    install.argtypes, install.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    install(int(signal.SIGABRT), handler)
 
 
 class _Undo:

@@ -13,9 +13,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import page, recording, reductions
+from . import page, recording
+from .flight import reductions
 from .frames import is_user, record_text, user_places
-from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, step_aside, write_json
+from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, preceded, step_aside, write_json
 
 # What gloo reads and writes from the tensor's first element on, as many elements as it has; what it gathers it copies in order.
 _IN_PLACE = ("allreduce", "broadcast", "reduce", "scatter")
@@ -57,7 +58,7 @@ def watch_tensors(c10d: Any, bindings: Any) -> None:
     for name in _INTO_LISTS:
         _wrap(c10d, bindings.ProcessGroup, name, _aliased)
     for name in _REDUCED_ONLY:
-        _wrap(c10d, bindings.ProcessGroup, name, _never)
+        _wrap(c10d, bindings.ProcessGroup, name, lambda _: None)
 
 
 def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
@@ -86,10 +87,6 @@ def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
     # pybind11 knows by the function's name that a Python subclass calls the method of its base class.
     call.__code__ = call.__code__.replace(co_name=name)
     setattr(kind, name, do_not_trace(functools.wraps(original)(call)))
-
-
-def _never(given: Any) -> None:
-    """Of these methods the tensors are not looked at."""
 
 
 def _odd_tensor(given: Any) -> Any:
@@ -170,11 +167,8 @@ def note_uncaught(rec: Recording) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if path:
         size = os.stat(path).st_size if os.path.exists(path) else None
-        note(
-            rec,
-            "uncaught",
-            {"told": bool(size), "file": "empty" if size == 0 else "absent" if size is None else "written"},
-        )
+        file = "absent" if size is None else "written" if size else "empty"
+        note(rec, "uncaught", {"told": bool(size), "file": file})
 
 
 def settings_now() -> dict[str, str]:
@@ -261,10 +255,7 @@ def _note_end(rec: Recording, iterator: Any) -> None:
         number, code = _ends.get(key, (None, at.f_code))
         text = record_text("", str(int(iterator._num_yielded)))
         count = rec.count(page.LOADER_END, str(key))
-        _ends[key] = (
-            rec.page.note(number, page.LOADER_END, count, text),
-            code,
-        )  # the code is kept alive, see `_places`
+        _ends[key] = rec.page.note(number, page.LOADER_END, count, text), code  # kept alive, see `_places`
 
 
 def forget_in_child() -> None:
@@ -293,57 +284,29 @@ def count_batch(rec: Recording, batch: Any) -> None:
 def _values(batch: Any) -> Sequence[Any]:
     if isinstance(batch, (list, tuple)):
         return batch[:4]
-    inner = (
-        batch if type(batch) is dict else getattr(batch, "data", None)
-    )  # a tokenizer's BatchEncoding keeps a dict there
+    # A tokenizer's BatchEncoding keeps a dict in `data`.
+    inner = batch if type(batch) is dict else getattr(batch, "data", None)
     return list(inner.values())[:4] if type(inner) is dict else (batch,)
 
 
 # Shapes
 
 
-def watch_ddp(module: Any) -> None:
-    """Note the shapes of a model's parameters when it is wrapped."""
-    _note_shapes(module.DistributedDataParallel, "module")
-
-
-def watch_fsdp(module: Any) -> None:
-    """The same for FSDP."""
-    _note_shapes(module.FullyShardedDataParallel, "module")
+def watch_wrapper(name: str, module: Any) -> None:
+    """Note the shapes of a model's parameters when it is wrapped by this class."""
+    kind = getattr(module, name)
+    kind.__init__ = preceded(kind.__init__, lambda _, *args, **kwargs: _see_model(*args, **kwargs))
 
 
 def watch_fully_shard(module: Any) -> None:
     """The same for FSDP2: the outermost module comes last, and is the one that is kept."""
-    original = module.fully_shard
-
-    @functools.wraps(original)
-    def fully_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if recording.current is not None:
-            attempt("shapes.json", _write_shapes, model)
-        try:
-            return original(model, *args, **kwargs)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    module.fully_shard = do_not_trace(fully_shard)
+    module.fully_shard = preceded(module.fully_shard, _see_model)
 
 
-def _note_shapes(kind: Any, word: str) -> None:
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        model = args[0] if args else kwargs.get(word)
-        if recording.current is not None and model is not None:
-            attempt("shapes.json", _write_shapes, model)
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            step_aside(error)
-            raise
-
-    kind.__init__ = do_not_trace(__init__)
+def _see_model(*args: Any, **kwargs: Any) -> None:
+    model = args[0] if args else kwargs.get("module")
+    if model is not None:
+        attempt("shapes.json", _write_shapes, model)
 
 
 def _write_shapes(model: Any) -> None:

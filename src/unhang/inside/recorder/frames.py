@@ -9,6 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
+from traceback import walk_tb
 from types import CodeType, FrameType, GeneratorType, TracebackType
 from typing import Any
 
@@ -46,10 +47,10 @@ def is_user(file: str) -> bool:
     return known
 
 
-def user_places(limit: int = _MOST_FRAMES, frame: FrameType | None = None) -> tuple[Place, ...]:
+def user_places(limit: int = _MOST_FRAMES) -> tuple[Place, ...]:
     """The user's frames of the calling thread, innermost first."""
     found: list[Place] = []
-    at: FrameType | None = frame or sys._getframe(1)
+    at: FrameType | None = sys._getframe(1)
     known, depth = _is_user_file, _DEEPEST
     while at is not None and depth:
         code = at.f_code
@@ -63,16 +64,19 @@ def user_places(limit: int = _MOST_FRAMES, frame: FrameType | None = None) -> tu
     return tuple(found)
 
 
+def chain(frame: FrameType | None, most: int) -> Iterator[FrameType]:
+    """A frame and those that called it, innermost first."""
+    while frame is not None and most:
+        yield frame
+        frame, most = frame.f_back, most - 1
+
+
 def caller_of_torch() -> Place | None:
     """Who called torch, the user or a library: the innermost frame that is neither torch's nor ours nor an import's."""
-    at: FrameType | None = sys._getframe(1)
-    depth = _DEEPEST
-    while at is not None and depth:
+    for at in chain(sys._getframe(1), _DEEPEST):
         file = at.f_code.co_filename
         if not file.startswith(("<", _OWN)) and "/torch/" not in file:
             return file, at.f_lineno, at.f_code.co_name
-        at = at.f_back
-        depth -= 1
     return None
 
 
@@ -113,11 +117,9 @@ def _learn(code: CodeType) -> tuple[CodeType, bool]:
 
 def traceback_places(trace: TracebackType | None) -> list[list[object]]:
     """The frames of a traceback, innermost first; at most 64."""
-    found: list[list[object]] = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append([code.co_filename, trace.tb_lineno, code.co_name])
-        trace = trace.tb_next
+    found: list[list[object]] = [
+        [frame.f_code.co_filename, line, frame.f_code.co_name] for frame, line in walk_tb(trace)
+    ]
     return found[::-1][:64]
 
 
@@ -176,17 +178,14 @@ def _of_frame(frame: FrameType) -> dict[str, str]:
     return found
 
 
-def _has_root(code: CodeType) -> bool:
-    return code.co_name in _WITH_ROOT and "torch/distributed/" in code.co_filename
-
-
 def write_variables(recording: Recording) -> None:
     """Write variables.json: `[[file, line, function, {name: text}], ...]`, innermost first, functions only."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found: list[Any] = []
     while frame is not None and len(found) < _MOST_VARIABLE_FRAMES:
         code = frame.f_code
-        if code.co_name != "<module>" and (is_user(code.co_filename) or _has_root(code)):
+        has_root = code.co_name in _WITH_ROOT and "torch/distributed/" in code.co_filename
+        if code.co_name != "<module>" and (has_root or is_user(code.co_filename)):
             found.append([code.co_filename, frame.f_lineno, code.co_name, _of_frame(frame)])
         frame = frame.f_back
     write_whole(recording.path("variables.json"), json.dumps(found).encode())
@@ -219,11 +218,8 @@ def file_of(error: BaseException, message: str) -> dict[str, Any] | None:
             if isinstance(path, (str, os.PathLike)) and 0 < len(os.fspath(path)) < _MOST_PATH:
                 found = os.stat(path)
                 if stat.S_ISREG(found.st_mode):
-                    return {
-                        "path": os.path.abspath(os.fspath(path)),
-                        "bytes": found.st_size,
-                        "written_ns": found.st_mtime_ns,
-                    }
+                    path = os.path.abspath(os.fspath(path))
+                    return {"path": path, "bytes": found.st_size, "written_ns": found.st_mtime_ns}
         except (OSError, ValueError, TypeError):
             continue
     return None
@@ -231,11 +227,7 @@ def file_of(error: BaseException, message: str) -> dict[str, Any] | None:
 
 def _values(trace: TracebackType | None) -> Iterator[Any]:
     """The local variables of an exception's frames, those of the innermost first."""
-    frames = []
-    while trace is not None:
-        frames.append(trace.tb_frame)
-        trace = trace.tb_next
-    for frame in reversed(frames):
+    for frame, _ in reversed(list(walk_tb(trace))):
         yield from [v for v in frame.f_locals.values() if _may_name_a_file(v)][:_MOST_VALUES]
 
 

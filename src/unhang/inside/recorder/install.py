@@ -12,7 +12,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..imports import Action, act_after_import
-from . import announce, calls, errors_seen, facts, page, recording, reductions, waits_within
+from . import announce, calls, errors_seen, facts, page, recording, waits_within
+from .flight import reductions
 from .recording import attempt, do_not_trace, step_aside
 
 Seen = Callable[[recording.Recording, Any], None]
@@ -102,12 +103,12 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-_OTHERS = {
+_OTHERS: Mapping[str, Action] = {
     "multiprocessing.process": errors_seen.watch_processes,
     "torch.multiprocessing.spawn": errors_seen.watch_spawn,
     "torch._dynamo.eval_frame": skip_our_frames,
-    "torch.nn.parallel.distributed": facts.watch_ddp,
-    "torch.distributed.fsdp.fully_sharded_data_parallel": facts.watch_fsdp,
+    "torch.nn.parallel.distributed": partial(facts.watch_wrapper, "DistributedDataParallel"),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": partial(facts.watch_wrapper, "FullyShardedDataParallel"),
     "torch.distributed.fsdp._fully_shard._fully_shard": facts.watch_fully_shard,
     "threading": waits_within.watch_threads,
     "concurrent.futures.thread": waits_within.watch_executors,

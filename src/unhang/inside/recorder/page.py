@@ -27,7 +27,7 @@ _pack, _now = _RECORD.pack_into, time.time_ns
 PID, HEARTBEAT, STEPS, STEP_TIME, PHASE, PHASE_SINCE = 2, 3, 4, 5, 6, 7
 RECORDS, INITIALIZED, ENDED, FAILED_POLLS, SKIPPED, SAMPLES, TOKENS = range(8, 15)
 
-NONE, DATA, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT = range(6)
+NONE, DATA, _FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT = range(6)
 
 SEND, RECV, ISEND, IRECV, NEW_GROUP, STORE_WAIT, INIT, DESTROY, STORE_SET, MONITORED_BARRIER, LOADER_END = range(1, 12)
 _RETURNS_AT_ONCE = (ISEND, IRECV)
@@ -95,6 +95,21 @@ class Page:
         self.words[at + 2] = completed & _MASK
         self.words[at] = pg_id + 1
         return True
+
+    def statuses(self) -> memoryview:
+        """How far the groups are: of each its number from 1, the calls enqueued and those completed."""
+        return self.words[_STATUS_WORD:_RING_WORD]
+
+    def has_open_status(self) -> bool:
+        """Whether some group has calls enqueued that are not complete."""
+        words = self.statuses()
+        slots = range(0, _STATUS_SLOTS * 4, 4)
+        return any(words[at] and words[at + 1] not in (words[at + 2], _MASK) for at in slots)
+
+    def has_open_record(self) -> bool:
+        """Whether a point-to-point call, or the making of a group, has not come back."""
+        words, records = self.words, range(_RING_WORD, _SIZE // 8, _RECORD_WORDS)
+        return any(words[at] and not words[at + 5] and words[at + 1] not in _RETURNS_AT_ONCE for at in records)
 
     def begin(self, kind: int, peer: int, index: int, tag: int, text: bytes, nth: int = 0) -> int:
         """Write a call that starts now; returns its number for `end`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import threading
@@ -189,6 +190,21 @@ def forget_in_child() -> None:
             os.close(fd)
         except OSError:
             continue
+
+
+def preceded(original: Any, before: Callable[..., None]) -> Any:
+    """The function with `before` called first, with its arguments; that one never raises."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            step_aside(error)
+            raise
+
+    return do_not_trace(call)
 
 
 def do_not_trace(function: Any) -> Any:

@@ -7,14 +7,14 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from . import recording
-from .frames import Place, is_user, user_places
-from .recording import Recording, attempt, do_not_trace, write_whole
+from .frames import Place, chain, is_user, user_places
+from .recording import Recording, attempt, do_not_trace, preceded, write_whole
 
 _MOST_THREADS, _MOST_TASKS, _MOST_FRAMES, _MOST_LOCALS = 64, 64, 24, 64
 _DEEPEST, _MOST_GIVEN = 200, 4096
@@ -27,15 +27,7 @@ _given: WeakKeyDictionary[Any, tuple[Place, ...]] = WeakKeyDictionary()
 
 def watch_threads(module: Any) -> None:
     """Remember where threads are started."""
-    original = module.Thread.start
-
-    @functools.wraps(original)
-    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recording.current is not None:
-            attempt("where threads are started", _remember, self)
-        return original(self, *args, **kwargs)
-
-    module.Thread.start = do_not_trace(start)
+    module.Thread.start = preceded(module.Thread.start, _remember)
 
 
 def watch_executors(module: Any) -> None:
@@ -45,22 +37,21 @@ def watch_executors(module: Any) -> None:
     @functools.wraps(original)
     def submit(self: Any, *args: Any, **kwargs: Any) -> Any:
         future = original(self, *args, **kwargs)
-        if recording.current is not None:
-            attempt("where work is given to threads", _remember, future)
+        _remember(future)
         return future
 
     module.ThreadPoolExecutor.submit = do_not_trace(submit)
 
 
-def _remember(what: Any) -> None:
-    if len(_given) < _MOST_GIVEN:
-        _given[what] = user_places(2, sys._getframe(3))
+def _remember(what: Any, *_: Any) -> None:
+    if recording.current is not None and len(_given) < _MOST_GIVEN:
+        attempt("where threads get their work", lambda: _given.__setitem__(what, user_places(2)))
 
 
 def _given_at(frame: FrameType) -> tuple[Place, ...]:
     """Where the work of a thread was given to it, else where it was started."""
     places: tuple[Place, ...] = ()
-    for f in _chain(frame, _DEEPEST):
+    for f in chain(frame, _DEEPEST):
         if f.f_code.co_filename.endswith("concurrent/futures/thread.py"):
             work = f.f_locals.get("self") if f.f_code.co_name == "run" else None  # an idle worker has none
             return _given.get(getattr(work, "future", None), ())
@@ -83,16 +74,10 @@ def write_waits_within(rec: Recording) -> None:
     write_whole(rec.path("waits.json"), json.dumps(found).encode())
 
 
-def _chain(frame: FrameType | None, most: int = _MOST_FRAMES) -> Iterator[FrameType]:
-    while frame is not None and most:
-        yield frame
-        frame, most = frame.f_back, most - 1
-
-
 def _wait_of(ident: int, frames: Frames) -> dict[str, Any] | None:
     """The outermost wait that the standard library keeps for the user's frame."""
     found = None
-    for frame in _chain(frames[ident], _NEAR):
+    for frame in chain(frames[ident], _NEAR):
         code = frame.f_code
         if is_user(code.co_filename):
             break
@@ -119,7 +104,7 @@ def _worker_of(awaited: Any, ident: int, frames: Frames) -> list[int]:
 
 
 def _works_on(frame: FrameType, awaited: Any) -> bool:
-    for f in _chain(frame):
+    for f in chain(frame, _MOST_FRAMES):
         code = f.f_code
         if code.co_name == "run" and code.co_filename.endswith("concurrent/futures/thread.py"):
             return getattr(f.f_locals.get("self"), "future", None) is awaited
@@ -128,7 +113,9 @@ def _works_on(frame: FrameType, awaited: Any) -> bool:
 
 def _who_knows(awaited: Any, ident: int, frames: Frames) -> list[int]:
     """Other threads that have the object in a variable, in what they call by name, or in an attribute of their `self`."""
-    return [i for i, frame in frames.items() if i != ident and any(_knows(f, awaited) for f in _chain(frame))]
+    return [
+        i for i, frame in frames.items() if i != ident and any(_knows(f, awaited) for f in chain(frame, _MOST_FRAMES))
+    ]
 
 
 def _attributes(owner: Any) -> list[Any]:
@@ -160,7 +147,7 @@ _WAITS: dict[tuple[str, str], tuple[str, Callable[[Any, int, Frames], list[int]]
 
 def _signal_handled(frame: FrameType | None) -> str:
     """The name of the signal whose Python handler is on this stack."""
-    codes = {id(f.f_code) for f in _chain(frame, 100)}
+    codes = {id(f.f_code) for f in chain(frame, 100)}
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         function = handler.__func__ if isinstance(handler, MethodType) else handler
@@ -183,7 +170,7 @@ def _tasks(frames: Frames) -> list[dict[str, Any]]:
 
 
 def _loop_of(frame: FrameType) -> Any:
-    for f in _chain(frame, 200):
+    for f in chain(frame, 200):
         if f.f_code.co_name == "run_forever" and f.f_code.co_filename.endswith("asyncio/base_events.py"):
             return f.f_locals.get("self")
     return None

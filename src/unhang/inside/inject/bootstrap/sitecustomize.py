@@ -58,7 +58,7 @@ def _start() -> None:
     from importlib import import_module
 
     try:
-        import_module(_FAULTS + ".catalogue").make_ready()
+        import_module(_FAULTS).make_ready()
     except Exception as error:  # noqa: BLE001 - the job goes on without faults, and it is said that none happened
         print(f"[unhang] inject: nothing can be injected: {type(error).__name__}: {error}", file=sys.stderr)
 

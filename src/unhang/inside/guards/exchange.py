@@ -22,8 +22,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.inside.guards.transport.board import Board, peer_failed
-from unhang.inside.guards.transport.shared_memory import SharedRow, SharedRows, agreed, process_numbers, wait_until
+from unhang.inside.guards.board import Board, peer_failed
+from unhang.inside.guards.shared_memory import SharedRow, SharedRows, agreed, process_numbers, wait_until
 from unhang.inside.guards.words import name_ranks
 
 if TYPE_CHECKING:
@@ -46,15 +46,9 @@ class ConnectionLost(PeerFailed, RuntimeError):
 
 
 def gather(mine: Job, key: str, value: object, judge: Callable[[list[Any]], Any], limit_s: float, what: str) -> Any:
-    """Every rank's value, judged by rank 0; all ranks get the same verdict.
+    """Every rank's value, judged by rank 0, by rank; all ranks get the same verdict. JSON can hold value and verdict.
 
-    Args:
-        mine: the job.
-        key: the same on all ranks, and another for each use.
-        value: of this rank, as JSON can hold it.
-        judge: turns all values, by rank, into the verdict, which JSON can hold too.
-        limit_s: for the ranks to come.
-        what: the guard, for the errors.
+    `key`: the same on all ranks, and another for each use; `what`: the guard, for the errors.
 
     Blocks: up to `limit_s` and five seconds.
 
@@ -150,9 +144,7 @@ class Exchange:
     def wait(self, limit_s: float, what: object) -> None:
         """Waits until every rank's row is here. Blocks up to `limit_s`, and two seconds if somebody failed.
 
-        Args:
-            limit_s: for the ranks to come.
-            what: its text names the guard in errors, and is not asked for otherwise.
+        The text of `what` names the guard in errors, and is not asked for otherwise.
 
         Raises:
             RanksDiffer: some ranks did not come within the limit.

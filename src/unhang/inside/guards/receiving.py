@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from unhang.errors import WeightSyncFailed
 from unhang.inside.guards import checksums
-from unhang.inside.guards.transport.board import connected, innermost
+from unhang.inside.guards.board import connected, innermost
 from unhang.inside.guards.words import in_words, log
 
 CHUNK_BYTES = 4 << 20
@@ -127,11 +127,6 @@ class Line:
         """A store's `get` waits for a key that is missing, even if it was there a moment ago; this question does not."""
         found = bytes(self._asked(self._store.compare_set, key, _NOTHING, _NOTHING))
         return None if found == _NOTHING.encode() else found
-
-
-def next_sign(order: Order) -> Order:
-    """The same order, with a new sign of life."""
-    return order._replace(sign=order.sign + 1)
 
 
 def plan_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,7 +312,6 @@ class Receiver:
         self.line.put_status(self.rank, Status(order.number, state, self.version, text, came))
 
     def _stage(self, order: Order) -> None:
-        """Gets the new weights, beside those in use."""
         came = False
         try:
             plan = json.loads(self.line.get(f"plan/{order.number}"))

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from unhang.inside.guards.job import live_job
-from unhang.inside.guards.loader.check import descriptors, shared_memory_free
-from unhang.inside.guards.transport.shared_memory import process_fields
-from unhang.inside.guards.transport.worker import Worker, stack_of
+from unhang.inside.guards.forecast import descriptors, shared_memory_free
+from unhang.inside.guards.shared_memory import process_fields
 from unhang.inside.guards.words import Duration, log, seconds_of
+from unhang.inside.guards.worker import Worker, stack_of
+from unhang.inside.rank import who
 
 T = TypeVar("T")
 DEFAULT_LIMIT_S = 60.0
@@ -143,7 +143,7 @@ class _Watch:
                 text = f"worker {number} (pid {worker.pid}) {_ending(code)}"
                 texts.append(text)
                 if worker.pid not in self._named:
-                    self._say("loader", f"{_who()}{text}; {_resources()}")
+                    self._say("loader", f"{who()}{text}; {_resources()}")
                     self._named.add(worker.pid)
         return "; ".join(texts)
 
@@ -178,10 +178,10 @@ class _Watch:
 
     def _stuck(self, seconds: float) -> str:
         iterator = self.iterator
-        head = f"{_who()}the loop has waited for a batch for {seconds:.0f} s"
+        head = f"{who()}the loop has waited for a batch for {seconds:.0f} s"
         if iterator is None:
             frame = sys._current_frames().get(self._thread_id)
-            return f"{_who()}the loader has been starting its workers for {seconds:.0f} s\n{stack_of(frame)}"
+            return f"{who()}the loader has been starting its workers for {seconds:.0f} s\n{stack_of(frame)}"
         if not self.workers:
             return f"{head}; it has no workers\n{stack_of(sys._current_frames().get(self._thread_id))}"
         awaited = _awaited(iterator)
@@ -196,13 +196,12 @@ class _Watch:
         return "\n".join(lines)
 
     def _warn_of_shortage(self) -> None:
-        """Says once that descriptors or shared memory run out."""
         open_fds, limit = descriptors()
         free = shared_memory_free()
         is_short = open_fds is not None and limit is not None and open_fds > _NEARLY * limit
         if not self._has_warned and (is_short or (free is not None and free < _LITTLE_SHARED_MEMORY)):
             self._has_warned = True
-            self._say("loader", f"{_who()}nearly used up: {_resources()}")
+            self._say("loader", f"{who()}nearly used up: {_resources()}")
 
 
 def watch_loader(loader: Any, limit_s: Duration = DEFAULT_LIMIT_S) -> WatchedLoader[Any]:
@@ -309,14 +308,8 @@ def _fds_of(pid: int) -> int:
 
 
 def _resources() -> str:
-    """Descriptors and shared memory, in words."""
     open_fds, limit = descriptors()
     free = shared_memory_free()
     parts = [f"{open_fds} descriptors open of {limit or 'unlimited'}"] if open_fds is not None else []
     parts += [f"{free / 1e6:.0f} MB of /dev/shm free"] if free is not None else []
     return ", ".join(parts)
-
-
-def _who() -> str:
-    job = live_job()
-    return f"rank {job.rank}: " if job is not None else ""

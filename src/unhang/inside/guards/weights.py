@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal
 
 from unhang.errors import GroupInUse, WeightSyncFailed
-from unhang.inside.guards.weights import store as weight_store
-from unhang.inside.guards.weights.store import (
+from unhang.inside.guards import receiving as weight_store
+from unhang.inside.guards.receiving import (
     FAILED,
     GONE,
     HAS,
@@ -148,7 +147,11 @@ class WeightSync:
         self._limit_s, self._group, self._stops_on_error = seconds_of(limit_s), group, on_error == "stop"
         self._turn = Turn(name)
         try:
-            self._line = Line(*((_default_store(), _with_restart(name)) if store is None else (store, name)))
+            if store is None:
+                # A launcher that restarts a job keeps its store.
+                restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or "0"
+                store, name = dist.distributed_c10d._get_default_store(), f"{name}/{restart}"
+            self._line = Line(store, name)
             self._order = self._line.order()
             self._receiver: Receiver | None = None
             if not self.is_learner:
@@ -339,7 +342,6 @@ class WeightSync:
                 return None
 
     def _await(self, state: str, what: str) -> None:
-        """Waits until all generators are so far."""
         until = time.monotonic() + self._limit_s
         while missing := self._missing(state):
             self._sign()
@@ -365,7 +367,7 @@ class WeightSync:
     def _sign(self) -> None:
         """A sign of life now and then, while the learner's own call goes on."""
         if time.monotonic() - self._signed > self._limit_s / _SIGNS:
-            self._change(weight_store.next_sign(self._order))
+            self._change(self._order._replace(sign=self._order.sign + 1))
 
     def _change(self, order: Order) -> None:
         if not self._line.change(self._order, order):
@@ -388,13 +390,3 @@ def _contiguous(tensors: Mapping[str, Any]) -> dict[str, Any]:
     if sharded:
         raise ValueError(f"{sharded[0]} is sharded; all ranks gather it with full_tensor() first")
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items() if hasattr(tensor, "detach")}
-
-
-def _default_store() -> Any:
-    c10d: Any = sys.modules["torch.distributed"].distributed_c10d
-    return c10d._get_default_store()
-
-
-def _with_restart(name: str) -> str:
-    """A launcher that restarts a job keeps its store."""
-    return f"{name}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0') or '0'}"

@@ -1,4 +1,4 @@
-"""The server: six tools over stdio, one at a time, each a process of its own with a limit."""
+"""`unhang mcp`: the commands as tools for agents over stdio, one at a time, each a process with a limit; what it says in few words, of files below one folder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from mcp.server.mcpserver import MCPServer
@@ -20,9 +20,151 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from unhang import __version__
-from unhang.errors import UnhangError
-from unhang.mcp_server.results import Fields, fitted, of_explain, of_lint, of_report, of_verify
-from unhang.mcp_server.root import confined
+from unhang.errors import UnhangError, WrongUsage
+from unhang.model.findings import Fix
+from unhang.model.rank_sets import name_ranks
+
+_MOST_FILES = 200_000
+
+
+class OutOfRoot(WrongUsage):
+    """A path that is not allowed."""
+
+    help_text = ""
+
+
+def confined(text: str, root: Path) -> Path:
+    """The absolute path that `text` names, relative to `root` or below it. What is there holds no link that leads out.
+
+    Raises:
+        OutOfRoot: it leads out of the root, is no path of this machine, or is not there.
+    """
+    if not text or "\0" in text or "://" in text:
+        raise OutOfRoot(f"{text!r} is not a path below {root}")
+    if ".." in Path(text).parts:
+        raise OutOfRoot(f"{text!r}: '..' is not allowed; name a path below {root}")
+    path = root / text
+    if not path.resolve().is_relative_to(root):
+        raise OutOfRoot(f"{text!r} leads out of {root}")
+    if not os.path.lexists(path):
+        raise OutOfRoot(f"{text!r}: there is no such file below {root}")
+    _check_tree(path, root)
+    return path
+
+
+def _check_tree(folder: Path, root: Path) -> None:
+    """Refuses links below `folder` that lead out of the root, and more files than anybody meant."""
+    count = 0
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entry = Path(parent, name)
+            if entry.is_symlink() and not entry.resolve().is_relative_to(root):
+                raise OutOfRoot(f"{entry.relative_to(root)} is a link that leads out of {root}")
+        count += len(files)
+        if count > _MOST_FILES:
+            raise OutOfRoot(f"{folder} holds more than {_MOST_FILES:,} files; name a part of it")
+
+
+# Results in the few words that an agent needs
+
+Fields = Mapping[str, Any]
+
+
+class Size(NamedTuple):
+    """Most characters of a text, most entries of a list."""
+
+    text: int
+    entries: int
+
+
+_SIZES = (Size(600, 20), Size(400, 8), Size(250, 4), Size(150, 2), Size(80, 1))
+
+
+def fitted(fields: Fields, choose: Callable[[Fields], Fields], most_characters: int) -> dict[str, Any]:
+    """The chosen fields, without empty ones, shortened until they fit."""
+    chosen = choose(fields)
+    for size in _SIZES:
+        found: dict[str, Any] = shortened(chosen, size)
+        if len(json.dumps(found, ensure_ascii=False)) <= most_characters:
+            break
+    return found
+
+
+def shortened(value: Any, size: Size) -> Any:
+    """The value with short texts and lists; the end of a list says how many are left out."""
+    if isinstance(value, str):
+        return (
+            value if len(value) <= size.text else f"{value[: size.text]} ... ({len(value) - size.text} more characters)"
+        )
+    if isinstance(value, Mapping):
+        return {k: shortened(v, size) for k, v in value.items() if v not in (None, "", [], {}, ())}
+    if isinstance(value, list | tuple):
+        more = len(value) - size.entries
+        return [shortened(v, size) for v in value[: size.entries]] + ([f"... {more} more"] if more > 0 else [])
+    return value
+
+
+def of_report(report: Fields) -> Fields:
+    """A report: cause, ranks, place, why, evidence, fix; what is missing where no cause is named."""
+    findings = report.get("findings", [])
+    missing = [f"{a.get('what')}: {a.get('reason')}" for a in report.get("inventory", {}).get("absent", ())]
+    return {
+        "outcome": report.get("outcome"),
+        "verdict": report.get("verdict"),
+        "hang": (report.get("hang") or {}).get("kind"),
+        "ranks_in_job": report.get("job", {}).get("world_size"),
+        "findings": [_finding(f) for f in findings if not f.get("consequence_of")],
+        "consequences": [f.get("title") for f in findings if f.get("consequence_of")],
+        "next_steps": [
+            {"do": s.get("do"), "outcomes": [" -> ".join(map(str, o)) for o in s.get("outcomes", ())], "undo": s.get("undo")}
+            for s in report.get("next_steps", ())
+        ],
+        "notes": report.get("notes"),
+        "missing_evidence": missing if not findings else [],
+    }  # fmt: skip
+
+
+def _finding(f: Fields) -> Fields:
+    place, fixes = f.get("location") or {}, [x for x in f.get("fixes", ()) if Fix.of(x).helps]
+    return {
+        "title": f.get("title"),
+        "cause": f.get("cause"),
+        "rule": f.get("rule"),
+        "confidence": f.get("confidence"),
+        "culprits": name_ranks(f.get("culprit_ranks") or ()) if f.get("culprit_ranks") else "not established",
+        "victims": name_ranks(f.get("victim_ranks") or ()) if f.get("victim_ranks") else "",
+        "place": f"{place['file']}:{place['line']} in {place['function']}" if place else "",
+        "why": f.get("because"),
+        "evidence": [f"{e.get('source')}: {e.get('text')}" for e in f.get("evidence", ())][:5],
+        "fix": fixes[0] if fixes else {},
+        "other_fixes": [x["title"] for x in fixes[1:]],
+    }
+
+
+def of_lint(found: Fields) -> Fields:
+    """Findings of `unhang lint`: place, rule, what, what to do."""
+    return {
+        "count": len(found.get("findings", ())),
+        "files": found.get("files"),
+        "findings": [
+            {"place": f"{f['file']}:{f['line']}", "rule": f["code"], "what": f["message"], "do": f["todo"]} for f in found.get("findings", ())
+        ],
+        "not_judged": [f"{u['file']}: {u['reason']}" for u in found.get("unread", ())],
+    }  # fmt: skip
+
+
+def of_verify(found: Fields) -> Fields:
+    """The verdict of `unhang verify`, and its checks."""
+    checks = [f"{c['verdict']}: {c['name']}: {c['reason']}" for c in found.get("checks", ())]
+    return {"verified": found.get("exit_code") == 0, "headline": found.get("headline"), "checks": checks}
+
+
+def of_explain(found: Fields) -> Fields:
+    """All that `unhang explain` says."""
+    return {k: v for k, v in found.items() if k not in ("schema", "path", "sources")}
+
+
+# The server: six tools over stdio
 
 _MOST_BYTES = 64 << 20
 _MOST_PATHS = 64

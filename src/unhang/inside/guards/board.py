@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from traceback import walk_tb
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,11 +30,12 @@ MOST_TEXT = 8000
 POLL_S = 0.4
 _RANKS_PER_POLL_S = 1024
 _PREFIX = "unhang"
+_ANSWER_LIMIT_S = 5.0
 ANSWER_S = 1.5
 _MOST_PLACES = 8
 _LIBRARY = (
     f"{os.sep}torch{os.sep}",
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     f"{os.sep}contextlib.py",
     f"{os.sep}threading.py",
 )
@@ -67,11 +69,14 @@ def innermost(store: Any) -> Any:
 class Board:
     """The board as one rank sees it.
 
-    No call waits for a notice for longer than `limit_s`. A call on a store whose host has been stopped (not ended) may stand
+    No call waits for a notice for longer than five seconds. A call on a store whose host has been stopped (not ended) may stand
     still; who cannot afford that asks from a thread of its own.
+
+    Raises:
+        Exception: by every call, where the store is gone, or a notice is not there that is to be got.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, run: str = "0", limit_s: float = 5.0) -> None:
+    def __init__(self, store: Any, rank: int, world_size: int, run: str = "0") -> None:
         """`run` keeps the notices of restarts apart."""
         self.rank, self.world_size = rank, world_size
         self.poll_s = min(max(POLL_S, world_size / _RANKS_PER_POLL_S), 2.0)
@@ -83,67 +88,39 @@ class Board:
         # Only on a connection of our own: a file or a store in memory is the job's, and so is its timeout.
         if self.port:
             with suppress(Exception):
-                store.set_timeout(timedelta(seconds=limit_s))
+                store.set_timeout(timedelta(seconds=_ANSWER_LIMIT_S))
 
     def _key(self, name: str) -> str:
         return f"{self._run}/{name}"
 
     def put(self, name: str, value: object) -> None:
-        """Writes a notice; what JSON does not know is written as text.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Writes a notice; what JSON does not know is written as text."""
         self._store.set(self._key(name), json.dumps(value, default=str))
 
     def has(self, *names: str) -> bool:
-        """Whether all of these notices are there; does not wait.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Whether all of these notices are there; does not wait."""
         return bool(self._store.check([self._key(name) for name in names]))
 
     def get(self, name: str) -> Any:
-        """A notice that is there.
-
-        Raises:
-            Exception: it is not, or the store is gone.
-        """
+        """A notice that is there."""
         return json.loads(self._store.get(self._key(name)))
 
     def get_all(self, names: Sequence[str]) -> list[Any]:
-        """Notices that are all there, in one question where the store can.
-
-        Raises:
-            Exception: one is not, or the store is gone.
-        """
+        """Notices that are all there, in one question where the store can."""
         if self.port and self._store.has_extended_api():
             return [json.loads(text) for text in self._store.multi_get([self._key(name) for name in names])]
         return [self.get(name) for name in names]
 
     def count(self, name: str, more: int = 0) -> int:
-        """Adds to a counter of the whole job, which begins at 0, and returns it.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Adds to a counter of the whole job, which begins at 0, and returns it."""
         return int(self._store.add(self._key(name), more))
 
     def put_first(self, name: str, value: object) -> Any:
-        """Writes a notice unless it is there; returns the one that stands.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Writes a notice unless it is there; returns the one that stands."""
         return json.loads(self._store.compare_set(self._key(name), "", json.dumps(value, default=str)))
 
     def wait_for(self, names: Sequence[str], limit_s: float) -> list[str]:
-        """Those that have not come when the limit is over, or when somebody failed. Blocks up to `limit_s`.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """Those that have not come when the limit is over, or when somebody failed. Blocks up to `limit_s`."""
         until = time.monotonic() + limit_s
         pause_s = 0.005
         while not self.has(*names):
@@ -157,9 +134,6 @@ class Board:
         """Puts up a failure, unless another rank was first; returns the one that stands.
 
         `rank`: who failed; `what`: why, in a line; `text`: its traceback; `by`: who says so, if it is another rank.
-
-        Raises:
-            Exception: the store is gone.
         """
         mine = {"by": self.rank, **failure, "text": shortened(str(failure.get("text", "")), MOST_TEXT)}
         self.put(NEWS, True)
@@ -168,11 +142,7 @@ class Board:
         return standing
 
     def failure(self) -> dict[str, Any] | None:
-        """The first failure, if there is one.
-
-        Raises:
-            Exception: the store is gone.
-        """
+        """The first failure, if there is one."""
         return self.get(FAILED) if self.has(FAILED) else None
 
     def see(self) -> None:
@@ -181,12 +151,12 @@ class Board:
             self._has_seen = True
             self.count("seen", 1)
 
-    def store_is_gone(self, limit_s: float = 1.0) -> bool:
-        """Whether nobody listens where the store was. Blocks up to `limit_s`."""
+    def store_is_gone(self) -> bool:
+        """Whether nobody listens where the store was. Blocks up to a second."""
         if not self.port:
             return False
         try:
-            socket.create_connection((self.host, self.port), limit_s).close()
+            socket.create_connection((self.host, self.port), 1.0).close()
         except OSError:
             return True
         return False
@@ -209,10 +179,7 @@ class Presence:
 
     def came_from(self, error: BaseException) -> None:
         """The training was left by this exception: from now on its line is where this rank is."""
-        step, frames = error.__traceback__, []
-        while step is not None:
-            frames.append((step.tb_frame.f_code, step.tb_lineno))
-            step = step.tb_next
+        frames = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
         theirs = [(code, line) for code, line in frames if not any(part in code.co_filename for part in _LIBRARY)]
         if theirs:
             code, line = theirs[-1]

@@ -1,16 +1,99 @@
-"""The places of a program at which a fault can strike. Faults put listeners here; the calls are replaced once, for all of them."""
+"""The program as a fault sees it: who this process is in the job, how far its training is, and the places at which a fault can strike.
+
+Faults put listeners at the places; the calls are replaced once, for all of them.
+"""
 
 from __future__ import annotations
 
 import builtins
 import functools
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
-from . import progress
+from ..rank import RANK, WORLD_SIZE, number_from, with_group
+
+_STDLIB = tuple({os.path.dirname(os.path.abspath(os.__file__)), os.path.dirname(os.path.realpath(os.__file__))})
+_FOREIGN = ("/site-packages/", "/dist-packages/", "/unhang/inside/")
+
+steps = 0
+"""Optimizer steps that this process has done."""
+is_helper = False
+"""Whether this process was forked from a rank: a worker of its loader."""
+_has_joined = False
+_given: tuple[int, int] | None = None
+
+
+def joined(number: object, size: object) -> None:
+    """This process calls init_process_group: it is a rank. Both are -1 where the environment holds them."""
+    global is_helper, _has_joined, _given
+    is_helper, _has_joined = False, True
+    if isinstance(number, int) and isinstance(size, int) and 0 <= number < size:
+        _given = number, size
+
+
+def forked() -> None:
+    """This process has just been forked."""
+    global is_helper, _has_joined
+    is_helper, _has_joined = is_helper or _has_joined, False
+
+
+def count_step() -> None:
+    """The optimizer has done a step."""
+    global steps
+    steps += 1
+
+
+def _group() -> Any:
+    return None if is_helper else with_group()
+
+
+def rank() -> int | None:
+    """The global rank; 0 in a program that nobody launched; None where only init_process_group will show it."""
+    dist = _group()
+    if dist is not None:
+        return int(dist.get_rank())
+    if _given:
+        return _given[0]
+    number = number_from(RANK)
+    return 0 if number is None and number_from(WORLD_SIZE) is None else number
+
+
+def world_size() -> int:
+    """The number of ranks; 1 where it is unknown."""
+    dist = _group()
+    if dist is not None:
+        return int(dist.get_world_size())
+    return _given[1] if _given else number_from(WORLD_SIZE) or 1
+
+
+def is_program(file: str) -> bool:
+    """Whether code of this file is the program's own."""
+    return not file.startswith(("<", *_STDLIB)) and not any(part in file for part in _FOREIGN)
+
+
+def program_line() -> tuple[str, int] | None:
+    """File and line of the program that the calling thread executes."""
+    at: FrameType | None = sys._getframe(1)
+    while at is not None:
+        if is_program(at.f_code.co_filename):
+            return at.f_code.co_filename, at.f_lineno
+        at = at.f_back
+    return None
+
+
+def at_line(place: tuple[str, int] | None, action: Callable[[], Any]) -> Any:
+    """Calls a function as if that line of the program did, so that stacks and tracebacks show where the fault was put."""
+    if place is None:
+        return action()
+    names: dict[str, Any] = {"action": action}
+    exec(compile("\n" * (place[1] - 1) + "result = action()", place[0], "exec", dont_inherit=True), names)
+    return names["result"]
+
 
 TRANSFERS = ("send", "recv", "isend", "irecv")
 COLLECTIVES = (
@@ -24,7 +107,7 @@ _OTHERS = ("new_group", "init_process_group")
 Listener = Callable[[Any], None]
 calls: list[Callable[[Call], None]] = []
 """Asked before every call of the functions above that the program makes."""
-steps: list[Listener] = []
+at_step: list[Listener] = []
 """Asked when an optimizer is about to step, with the optimizer."""
 stepped: list[Listener] = []
 """Asked when an optimizer has stepped."""
@@ -111,11 +194,11 @@ def _is_guard() -> bool:
 def _listened(name: str, original: Any) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_here, "is_inside", False) or (progress.is_helper and name != "init_process_group") or _is_guard():
+        if getattr(_here, "is_inside", False) or (is_helper and name != "init_process_group") or _is_guard():
             return original(*args, **kwargs)
         made = Call(name, original, args, kwargs)
         if name == "init_process_group":
-            progress.joined(made.get("rank"), made.get("world_size"))
+            joined(made.get("rank"), made.get("world_size"))
         _here.is_inside = True
         try:
             for listener in calls:
@@ -146,14 +229,17 @@ def watch_optimizers(module: Any) -> None:
 
 
 def _before_step(optimizer: Any, *_: Any) -> None:
-    for listener in steps:
-        in_the_dark(functools.partial(listener, optimizer))
+    in_the_dark(lambda: _tell(at_step, optimizer))
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
-    progress.count_step()
-    for listener in stepped:
-        listener(optimizer)
+    count_step()
+    _tell(stepped, optimizer)
+
+
+def _tell(listeners: list[Listener], what: Any) -> None:
+    for listener in listeners:
+        listener(what)
 
 
 def watch_loaders(module: Any) -> None:
@@ -176,41 +262,31 @@ def _fetched(original: Any) -> Any:
 def watch_fetchers(module: Any) -> None:
     """Stands before the samples of a batch are read, in the worker if the loader has some."""
     for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-        kind.fetch = _read(kind.fetch)
+        kind.fetch = _told(kind.fetch, lambda fetcher, *_: _tell(items, fetcher))
 
 
-def _read(original: Any) -> Any:
+def _told(original: Any, tell: Callable[..., None]) -> Any:
+    """The function, after `tell` got its arguments."""
+
     @functools.wraps(original)
-    def fetch(self: Any, *args: Any) -> Any:
-        for listener in items:
-            listener(self)
-        return original(self, *args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tell(*args)
+        return original(*args, **kwargs)
 
-    return fetch
+    return call
 
 
 def watch_files(serialization: Any) -> None:
     """Stands before torch.save, and before open() where the program itself opens a file to write."""
-    serialization.save = _written("torch.save", serialization.save)
+    serialization.save = _told(serialization.save, lambda *_: _tell(writes, "torch.save"))
     builtins.open = _opened(builtins.open)
-
-
-def _written(name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        for listener in writes:
-            listener(name)
-        return original(*args, **kwargs)
-
-    return save
 
 
 def _opened(original: Any) -> Any:
     @functools.wraps(original)
     def open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if set(mode) & set("wax+") and progress.is_program(sys._getframe(1).f_code.co_filename):
-            for listener in writes:
-                listener("open")
+        if set(mode) & set("wax+") and is_program(sys._getframe(1).f_code.co_filename):
+            _tell(writes, "open")
         return original(file, mode, *args, **kwargs)
 
     return open
@@ -219,9 +295,4 @@ def _opened(original: Any) -> Any:
 def watch_modules(module: Any) -> None:
     """Stands before the forward of every module; only where a fault wants to know."""
     if forwards:
-        module.register_module_forward_pre_hook(_before_forward)
-
-
-def _before_forward(module: Any, _inputs: Any) -> None:
-    for listener in forwards:
-        listener(module)
+        module.register_module_forward_pre_hook(lambda module, _inputs: _tell(forwards, module))

@@ -10,9 +10,9 @@ from itertools import pairwise
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from unhang.inside.guards.job import live_job
-from unhang.inside.guards.loader.measure import Measured, measure, start_method
+from unhang.inside.guards.job import group_timeout, live_job
 from unhang.inside.guards.section import limit_around
+from unhang.inside.guards.weighing import Measured, measure, start_method
 from unhang.inside.guards.words import Duration, log, seconds_of
 
 MEASURE_LIMIT_S = 5.0
@@ -225,26 +225,12 @@ def _limits(step_limit_s: float | None, environ: Mapping[str, str]) -> Iterator[
     """The limits around a loader, from the inside out, as far as they are known."""
     if step_limit_s is not None:
         yield "the section's limit", step_limit_s
-    group_s = _group_timeout_s()
-    if group_s is not None:
-        yield "the process group's timeout", group_s
+    timeout = group_timeout("cuda", "cpu")
+    if timeout is not None:
+        yield "the process group's timeout", timeout.total_seconds()
     ends = environ.get("SLURM_JOB_END_TIME", "")
     if ends.isdecimal() and int(ends) > time.time():
         yield "the rest of the Slurm job's time", int(ends) - time.time()
-
-
-def _group_timeout_s() -> float | None:
-    """The timeout of the default group's collectives, from its backend."""
-    dist: Any = sys.modules.get("torch.distributed")
-    torch: Any = sys.modules.get("torch")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
-        return None
-    for kind in ("cuda", "cpu"):
-        try:
-            return float(dist.group.WORLD._get_backend(torch.device(kind)).options._timeout.total_seconds())
-        except Exception:  # noqa: BLE001 - this group has no backend for this kind of device
-            continue
-    return None
 
 
 def _size(count: float) -> str:

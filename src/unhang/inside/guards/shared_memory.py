@@ -119,11 +119,7 @@ def agreed(
 ) -> SharedRows | None:
     """Memory that all ranks share; None, on all of them, where they are not on one machine or one cannot open it.
 
-    Args:
-        ask: has rank 0 judge the values of all ranks under a name, and returns its verdict on all.
-        machine: equal where processes see each other; empty where that is not known.
-        rank: of this process.
-        world_size: of the job.
+    `ask` has rank 0 judge the values of all ranks under a name, and returns its verdict on all; `machine` is as of `process_numbers`.
 
     Blocks: as `ask`, which may raise.
     """
