@@ -34,7 +34,9 @@ _STANDS = lazy_pattern(
     r"heartbeat|health|alive|utili[sz]ation|wait|GET /|POST /|throughput|No available shared memory|retry|memory",
     re.IGNORECASE,
 )
-_EVALUATES = lazy_pattern(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)  # its loss is no step of training
+_EVALUATES = lazy_pattern(
+    r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE
+)  # its loss is no step of training
 _WORDS = (
     "batches|samples|files|shards|examples|iterations|steps|sequences|rows|documents|docs|items|images|records|chunks|episodes|entries"
     "|tokens|frames|clips|windows|graphs|pairs|prompts|utterances|points|indices|blocks"
