@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from unhang.lint import known
@@ -14,6 +16,7 @@ from unhang.lint.passing import Passing
 from unhang.lint.special import (
     OF_DATA,
     TEST,
+    in_table,
     is_none,
     is_plain_method,
     is_share,
@@ -39,6 +42,7 @@ from unhang.lint.values import (
     Effect,
     Place,
     Value,
+    either,
     mixed,
 )  # fmt: skip
 from unhang.lint.wellknown import SPECIAL
@@ -120,6 +124,8 @@ class Calls(Passing):
             return self._metric(node)
         sort = callee.sort
         kind = sort[0] if sort is not None else ""
+        if kind == "one of" and sort is not None:
+            return self._one_of(node, sort[1], args, name)
         if kind in ("fn", "bound") and sort is not None:
             return self._function(node, sort, args, name)
         if kind == "class" and sort is not None:
@@ -143,6 +149,8 @@ class Calls(Passing):
         bsort = base.sort
         if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
             return self._collective(node, Collective("broadcast"), args, name)
+        if bsort is not None and bsort[0] == "table" and name == "get" and args:
+            return in_table(bsort, args[0])
         target = self._of_nobody(owner, bsort, name)
         if target is not None:
             return self._guessed(node, target, args, name)
@@ -169,6 +177,14 @@ class Calls(Passing):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
 
+    def _one_of(self, node: Call, sorts: Sequence[tuple[Any, ...]], args: list[Value], name: str) -> Value:
+        """A call of one of several functions, or of classes: an object of one of them."""
+        functions = [s for s in sorts if s[0] in ("fn", "bound")]
+        if functions:
+            return self._function(node, self.link.maker(functions), args, name)
+        made = [self._constructor(node, s, args, name) for s in sorts if s[0] == "class"]
+        return reduce(either, made) if made else PLAIN
+
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
         if _is_told_alone(node):
@@ -179,6 +195,8 @@ class Calls(Passing):
         """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
         owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
         is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
+        cls = self.link.project.function(*target).owner.rpartition(".")[2].lower()
+        is_told |= cls == owner.rpartition(".")[2].replace("_", "").lower()
         is_doubtful = not is_told and self.link.project.by_name(name) is None
         self.guesses += is_doubtful
         result = self._function(node, ("bound", *target), args, name)
@@ -378,6 +396,9 @@ class Calls(Passing):
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:
         self.emit(Effect("call", "", (self.place(node, name),), "", param, method))
+        by = next((c.value for c, *_ in self.conditions if c.value.dep & RANK and c.value.zero is not None), None)
+        if by is not None and method == "()":
+            self.alone[param] = by
         outs = [v for v in args if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs:  # a criterion on what a module gave
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)

@@ -96,6 +96,7 @@ class Expressions:
     unified: set[int]
     wraps: dict[int, Value]
     keeps: dict[str, Value]
+    alone: dict[int, Value]  # parameters that some ranks alone call
     uniform: set[str]
     fixed: set[str]
     alone_before: str  # the condition under which some ranks alone have read or written something
@@ -183,6 +184,8 @@ class Expressions:
             return kept if kept is not None and kept.sort is not None and kept.sort[0] == "wrap" else Value(sort=RAW)
         if sort is not None:
             kind = sort[0]
+            if kind == "one of":
+                return self._of_one(sort[1], name)
             if kind == "ext":
                 full = f"{sort[1]}.{name}"
                 return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
@@ -218,6 +221,14 @@ class Expressions:
         ):
             return kept
         return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
+
+    def _of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
+        """An attribute of one of several objects; of methods, the one that makes collectives."""
+        found = [v for s in sorts if (v := self.attribute(Value(sort=s), name)).sort is not None or v.dep]
+        bound = [v.sort for v in found if v.sort is not None and v.sort[0] == "bound"]
+        if bound:
+            return Value(sort=self.link.maker(bound))
+        return found[0] if found else PLAIN
 
     def _op(self, e: Op) -> Value:
         op, parts = e.op, e.parts
@@ -257,6 +268,8 @@ class Expressions:
             return comparison(self, op, parts)
         values = [v if v.sort != LENGTH else Value(0, v.params) for v in map(self.value, parts)]
         joined = mixed(*values)
+        if op == "dict" and joined is PLAIN and (table := special.table_of(parts, values)) is not None:
+            return Value(sort=table)
         if is_agreed(values):
             return Value(sort=AGREED)
         if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
@@ -349,6 +362,8 @@ class Expressions:
             return Value(RANK)  # a rank of the group that this one is in
         if v.sort == OWN_KEYS:
             return PLAIN
+        if v.sort is not None and v.sort[0] == "table":
+            return special.in_table(v.sort, at)
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         is_slice = isinstance(index, Op) and index.op == ":"
@@ -359,6 +374,8 @@ class Expressions:
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
+        if special.is_one_of_indices(base, at) and v.sort is not None and v.sort[0] == "ragged":
+            return v
         if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
             return PLAIN if at.const != 0 else v
         is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have

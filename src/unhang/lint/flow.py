@@ -83,6 +83,7 @@ class Frame(Loops):
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
         self.keeps: dict[str, Value] = {}
+        self.alone: dict[int, Value] = {}
         self.marked: set[str] = set()
         self.later: list[Conditional] = []
         self.has_limit = False
@@ -137,6 +138,7 @@ class Frame(Loops):
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
+        summary.alone = self.alone
         summary.marks = marks_of(self) if self.marked else {}
         returned = PLAIN
         for n, value in enumerate(self._returned):

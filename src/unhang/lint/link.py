@@ -92,7 +92,7 @@ class Link:
 
     def roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
-        words = set(known.WORDS)
+        words = {*known.WORDS, "[]"}
         todo = self.project.all_functions()
         filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
             f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
@@ -370,6 +370,11 @@ class Link:
         """The wrapped module or the group with which objects of a class are made."""
         self._asked(file, "built", cls)
         return self.built.get((file, cls), {}).get(parameter)
+
+    def maker(self, sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Of several functions or methods, the first that makes collectives."""
+        makers = (s for s in sorts if any(e.param < 0 for e in self.summary(s[1], s[2]).effects))
+        return next(makers, sorts[0])
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:
         """The collectives that a value makes when this method of it is called."""

@@ -52,6 +52,7 @@ class Lowering:
         self.functions: list[Function] = []
         self.names = syntax.names
         self.classes: dict[str, list[str]] = {}
+        self.fields: dict[str, list[str]] = {}
         self._owner = ""
         self._at = -1
         self._words: set[str] = set()
@@ -249,6 +250,9 @@ class Lowering:
     def _class(self, node: ast.ClassDef, out: list[Stmt]) -> None:
         name = node.name if not self._owner else f"{self._owner}.{node.name}"
         self.classes.setdefault(name, [b for b in map(dotted, node.bases) if b])
+        fields = [s.target.id for s in node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+        if fields:
+            self.fields[name] = fields
         before, self._owner = self._owner, name
         at, self._at = self._at, 0
         body = self._block(node.body)
@@ -294,7 +298,7 @@ class Lowering:
     def _call(self, node: ast.Call) -> Expr:
         func = node.func
         name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-        self._words.add(name)
+        self._words.add("[]" if isinstance(func, ast.Subscript) else name)
         if name == "partial" and node.args:
             self._words.add(dotted(node.args[0]).rpartition(".")[2])
         self._syntax.call(self._at, node, name)

@@ -10,7 +10,7 @@ from typing import Any
 from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.keeping import mark, take_over
+from unhang.lint.keeping import by_some, mark, take_over
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
@@ -121,9 +121,10 @@ class Passing(Expressions):
             self.link.note_constructor(sort, given_of(node, parameters, 1, args))
             self._function(node, ("bound", *target), args, name)
         else:  # of a data class
+            fields = self.link.project.fields_of(sort[1], sort[2])
             plain = len(node.args) - len(node.names)
-            for keyword, value in zip(node.names, args[plain:], strict=True):
-                self.link.set_attribute(sort[1], sort[2], keyword, value)
+            for field, value in (*zip(fields, args[:plain], strict=False), *zip(node.names, args[plain:], strict=True)):
+                self.link.set_attribute(sort[1], sort[2], field, value)
         held = (
             UNEVEN
             if any(is_share(v) or items_of(self, v) for v in args) and holds_items(self.link.project, sort[1], sort[2])
@@ -165,8 +166,14 @@ class Passing(Expressions):
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
         if called and summary.keeps and not self.is_special:
             take_over(self, called, summary.keeps, given)
+        if called and sort[0] == "bound" and function.sets and not self.is_special:
+            by_some(self, sort, called)
         if summary.marks:
             mark(self, summary.marks, given)
+        for i, alone in summary.alone.items() if not self.is_special else ():
+            e, v = given.get(i, (None, PLAIN))
+            if isinstance(e, Ref) and v.sort is not None and v.sort[0] == "bound":
+                by_some(self, v.sort, e.path.rpartition(".")[0], alone)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))

@@ -176,6 +176,11 @@ class Project:
                 return f, self.methods_of(f, c)[name]
         return None
 
+    def fields_of(self, file: int, cls: str) -> list[str]:
+        """What a data class is made of, in the order in which it is given."""
+        below = [self.files[f].fields.get(c, []) for f, c in self.bases(file, cls)]
+        return list(dict.fromkeys(field for of in reversed(below) for field in of))
+
     def is_module(self, file: int, cls: str) -> bool:
         """Whether a class is a torch module."""
         return any(b.rpartition(".")[2] == "Module" for b in self.base_names(file, cls))

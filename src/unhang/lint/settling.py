@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unhang.lint.ir import Expr, Found
+from unhang.lint.ir import Expr, Found, Ref
 from unhang.lint.special import LENGTH, PICKED
 from unhang.lint.values import (
     DATA,
@@ -15,6 +15,7 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     MAYBE_NONE,
+    PLAIN,
     RANK,
     Conditional,
     Place,
@@ -29,6 +30,15 @@ _BY_BATCH = ("LNT107", "LNT108", "LNT115")
 _ONE_RANK = Value(RANK, zero=True)
 
 
+def part_of(frame: Passing, e: Expr, v: Value, name: str) -> Value:
+    """What an attribute of what is given is worth, as far as the caller knows; a name says the same there and here."""
+    told = isinstance(e, Ref) and f"{e.path}.{name}" in frame.env
+    found = frame.ref(f"{e.path}.{name}") if told and isinstance(e, Ref) else PLAIN
+    if not told and v.sort is not None and v.sort[0] == "obj" and "." not in name:
+        found = frame.link.attribute(v.sort, name) or PLAIN
+    return found if found.dep & RANK else PLAIN
+
+
 def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
     """Decides a finding that depends on what this call gives."""
     link = frame.link
@@ -36,11 +46,14 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         return
     v = given[conditional.param][1]
     found = conditional.found
-    if conditional.method == "part":
-        if v.sort is not None and v.sort[0] == "param":
+    if conditional.method.startswith("part:"):
+        e = given[conditional.param][0]
+        parts = [part_of(frame, e, v, name) for name in conditional.method[5:].split()]
+        if v.sort is not None and v.sort[0] == "param" and not any(p.dep & RANK for p in parts):
             frame.later.append(conditional._replace(param=v.sort[1]))
         elif v.dep & DIFFERS != LOCAL:
-            settle(frame, conditional._replace(method=""), given, place)
+            worth = v if v.dep & DIFFERS or len(parts) != 1 else parts[0]
+            settle(frame, conditional._replace(method=""), {conditional.param: (e, worth)}, place)
     elif conditional.method == "is set":
         if v.sort == ("set",):
             link.report(conditional.path, found)

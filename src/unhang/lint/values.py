@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -71,6 +72,10 @@ OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own 
 AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 
 
+_CHOSEN = {"fn", "bound", "class", "obj"}
+_MOST_CHOICES = 8
+
+
 def is_of_data(v: Value) -> bool:
     """Whether the rank's own batch, and nothing else, makes it differ."""
     return v.dep > 0 and not v.dep & ~DATA
@@ -88,6 +93,15 @@ def mixed(*values: Value) -> Value:
     return Value(dep, params, None, None, group) if dep or params else PLAIN
 
 
+def one_of(sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    """One of several objects, classes or functions of the project, where nobody knows which; None: there is something else among them."""
+    all_sorts = [s for of in sorts for s in (of[1] if of[0] == "one of" else (of,))]
+    distinct = tuple(dict.fromkeys(all_sorts))
+    if not distinct or len(distinct) > _MOST_CHOICES or any(s[0] not in _CHOSEN for s in distinct):
+        return None
+    return distinct[0] if len(distinct) == 1 else ("one of", distinct)
+
+
 def either(a: Value, b: Value) -> Value:
     """One of both, after branches that have met again. What one of them has agreed on is agreed: the other is for one rank alone."""
     if a == b:
@@ -103,6 +117,8 @@ def either(a: Value, b: Value) -> Value:
         sort = None
     if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
         sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
+    if sort is None and len(sorts) == 2:
+        sort = one_of(sorts)
     if sort is None and sorts and RAW not in sorts:
         sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(
@@ -179,6 +195,7 @@ class Summary:
 
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
     what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
+    `alone`: parameters that some ranks alone call, and which ranks.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -190,13 +207,14 @@ class Summary:
     raises: frozenset[Raised] = frozenset()
     keeps: dict[str, Value] = field(default_factory=dict)
     marks: dict[tuple[int, str], Value] = field(default_factory=dict)
+    alone: dict[int, Value] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""
         told = (
             self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
         )
-        return not told and not self.marks and self.returns is PLAIN
+        return not told and not self.marks and not self.alone and self.returns is PLAIN
 
 
 MOST_EFFECTS = 24
