@@ -59,6 +59,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Kept,
     Needs,
     Raised,
     Value,
@@ -67,6 +68,7 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from unhang.lint.branches import Exit
     from unhang.lint.divergence import Cause
     from unhang.lint.link import Link
 
@@ -96,6 +98,8 @@ class Expressions:
     unified: set[int]
     wraps: dict[int, Value]
     keeps: dict[str, Value]
+    puts: dict[Kept, bool]
+    ways_out: list[Exit]
     alone: dict[int, Value]  # parameters that some ranks alone call
     uniform: set[str]
     fixed: set[str]
@@ -116,6 +120,10 @@ class Expressions:
 
     def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
+        raise NotImplementedError
+
+    def uneven_part(self, over: Value, source: Expr, mark: int) -> None:
+        """Effects from `mark` on are made for each of some items, of which each rank has another number."""
         raise NotImplementedError
 
     def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:

@@ -11,7 +11,7 @@ from unhang.lint.arguments import found_in_environment, found_in_rest, parameter
 from unhang.lint.branches import Exit, Pending
 from unhang.lint.conditions import all_of, none_on_some
 from unhang.lint.divergence import Cause
-from unhang.lint.filling import fill, is_by_batch, place_of
+from unhang.lint.filling import fill, is_by_batch, note_put, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
@@ -56,6 +56,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Kept,
     Needs,
     Raised,
     Summary,
@@ -84,6 +85,7 @@ class Frame(Loops):
         self.wraps: dict[int, Value] = {}
         self.keeps: dict[str, Value] = {}
         self.alone: dict[int, Value] = {}
+        self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
         self.later: list[Conditional] = []
         self.has_limit = False
@@ -138,7 +140,8 @@ class Frame(Loops):
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
-        summary.alone = self.alone
+        summary.alone, summary.puts = self.alone, self.puts
+        self.link.puts |= {(key, "", (self.file, self.at), True) for key, by in self.puts.items() if by}
         summary.marks = marks_of(self) if self.marked else {}
         returned = PLAIN
         for n, value in enumerate(self._returned):
@@ -183,6 +186,7 @@ class Frame(Loops):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
+        note_put(self, s.value)
         if (place := place_of(s.value)) is not None:
             fill(self, place)
         match s.value:
@@ -233,6 +237,8 @@ class Frame(Loops):
                 one = parts[i] if fits and parts is not None else Value(value.dep, value.params, shared_sort(value, i))
                 self.assign(part, one, is_certain)
             return
+        if isinstance(target, Op) and target.op == "[]":
+            note_put(self, target)
         if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
             base = target.parts[0].path
             if base.endswith("environ") and isinstance(target.parts[1], Const):

@@ -11,10 +11,12 @@ from typing import Any
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.ir import Expr, File, Found
+from unhang.lint.filling import is_filled_by_batches
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
     FAILED,
+    FILLED,
     LOCAL,
     MAYBE,
     NO_PARAMS,
@@ -25,6 +27,7 @@ from unhang.lint.values import (
     Asked,
     Effect,
     Outside,
+    Put,
     Report,
     Summary,
     Thread,
@@ -53,6 +56,7 @@ class Link:
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
+        self.puts: set[Put] = set()  # who puts something into containers that objects keep
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
@@ -260,6 +264,8 @@ class Link:
                 self._asked(f, "attribute", c, name)
             if (f, c, name) in self.keyed:
                 return Value(UNEVEN, sort=OWN_KEYS)
+            if self.when[0] and is_filled_by_batches(self, (f, c, name)):
+                return Value(sort=FILLED)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
                 return value
         return None

@@ -6,9 +6,9 @@ from unhang.lint.branches import joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
-from unhang.lint.ir import Loop
+from unhang.lint.ir import Expr, Loop
 from unhang.lint.single import found_in_endless_loop, found_in_order
-from unhang.lint.special import called_name, sample
+from unhang.lint.special import called_name, paths_in, sample
 from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
 from unhang.lint.wellknown import items_of
 
@@ -17,6 +17,7 @@ class Loops(Handlers):
     """The part of a frame that follows loops."""
 
     uneven_is_fine: int
+    line_now: int
     _endless: int
     _uneven_loops: int
     _fills: int
@@ -80,6 +81,12 @@ class Loops(Handlers):
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def uneven_part(self, over: Value, source: Expr, mark: int) -> None:
+        """Effects from `mark` on are made in a comprehension, for each of some items, of which each rank has another number."""
+        if not self.uneven_is_fine:
+            text = min(paths_in(source), default="the comprehension", key=len)
+            self._uneven(Loop(None, source, [], [], self.line_now, text), over, self.effects[mark:], mark)
 
     def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
         cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)

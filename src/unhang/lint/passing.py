@@ -9,6 +9,7 @@ from typing import Any
 
 from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
+from unhang.lint.filling import take_over_puts
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over
 from unhang.lint.samplers import holds_items
@@ -166,6 +167,8 @@ class Passing(Expressions):
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
         if called and summary.keeps and not self.is_special:
             take_over(self, called, summary.keeps, given)
+        if called and summary.puts and not self.is_special:
+            take_over_puts(self, summary.puts, function, called)
         if called and sort[0] == "bound" and function.sets and not self.is_special:
             by_some(self, sort, called)
         if summary.marks:

@@ -52,6 +52,7 @@ class Project:
         self._modules: dict[tuple[str, str], int | None] = {}
         self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
         self._flags: dict[tuple[str, str], bool] = {}
+        self._by_word: dict[str, list[tuple[tuple[int, int], Function]]] | None = None
         self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def all_functions(self) -> dict[tuple[int, int], Function]:
@@ -233,6 +234,15 @@ class Project:
                     ):
                         self._flags[key] = True
         return self._flags[key]
+
+    def callers_by_name(self, name: str) -> list[tuple[tuple[int, int], Function]]:
+        """Every function that calls something of this name."""
+        if self._by_word is None:
+            self._by_word = {}
+            for key, function in self.all_functions().items():
+                for word in function.words:
+                    self._by_word.setdefault(word, []).append((key, function))
+        return self._by_word.get(name, [])
 
     def implementation(self, file: int, at: int) -> tuple[int, int]:
         """The function that is meant by a method without a body, if one subclass alone has it; else the method itself."""

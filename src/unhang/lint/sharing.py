@@ -139,6 +139,7 @@ def _stale(link: Link) -> set[Asked]:
     stale |= {(file, "wrapped", name) for file, name in link.wrapped}
     stale |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
     stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed}
+    stale |= {(file, "attribute", cls, name) for (file, cls, name), *_ in link.puts}
     stale |= link.asks_grads if link.skips_layers else set()
     todo = list(stale)
     while todo:
@@ -155,7 +156,7 @@ def _learned(link: Link) -> Learned:
     """What is known here so far."""
     outside = [one for of in link.outside.values() for one in of] + link.pending
     flags = link.flags, link.global_flags, link.skips_layers
-    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, outside)
+    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, outside, link.puts)
 
 
 def _learn(link: Link, of: Learned, own: Roots) -> None:
@@ -168,6 +169,7 @@ def _learn(link: Link, of: Learned, own: Roots) -> None:
     link.global_flags |= of.global_flags
     link.skips_layers |= of.skips_layers
     link.keyed |= of.keyed
+    link.puts |= of.puts
     ours = {n for n, _ in own}
     link.pending += [one for one in of.outside if one.root not in ours]
 

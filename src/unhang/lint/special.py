@@ -159,7 +159,8 @@ def element(v: Value) -> Value:
 def sample(v: Value) -> Value:
     """An element of what is iterated over by a loop: one of the samples, where that is a part of a batch."""
     one = element(v)
-    return one._replace(sort=SAMPLE) if v.sort is None and one.dep == OWN_BATCH else one
+    is_plain = v.sort is None or v.sort[0] == "param"
+    return one._replace(sort=SAMPLE) if is_plain and one.dep == OWN_BATCH else one
 
 
 def is_agreed(values: list[Value]) -> bool:

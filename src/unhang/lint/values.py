@@ -175,6 +175,8 @@ class Effect(NamedTuple):
         return self.op, self.group, self.param, self.method
 
 
+Kept = tuple[int, str, str]  # an attribute of an object: the file and class, and its name
+Put = tuple[Kept, str, tuple[int, int], bool]  # who puts something there by which method, and whether by the batch
 Raised = tuple[
     str, int, frozenset[int]
 ]  # an exception, how its condition differs, and on which parameters that depends
@@ -195,7 +197,7 @@ class Summary:
 
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
     what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
-    `alone`: parameters that some ranks alone call, and which ranks.
+    `alone`: parameters that some ranks alone call, and which ranks. `puts`: containers into which it puts something, and whether by the batch alone.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -208,13 +210,14 @@ class Summary:
     keeps: dict[str, Value] = field(default_factory=dict)
     marks: dict[tuple[int, str], Value] = field(default_factory=dict)
     alone: dict[int, Value] = field(default_factory=dict)
+    puts: dict[Kept, bool] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""
         told = (
             self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
         )
-        return not told and not self.marks and not self.alone and self.returns is PLAIN
+        return not told and not self.marks and not self.alone and not self.puts and self.returns is PLAIN
 
 
 MOST_EFFECTS = 24
@@ -268,3 +271,4 @@ class Learned(NamedTuple):
     skips_layers: bool
     keyed: set[tuple[int, str, str]]
     outside: list[Outside]
+    puts: set[Put]
