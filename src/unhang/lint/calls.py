@@ -60,6 +60,7 @@ _IS_PLAIN = re.compile(
 _REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
 _MOST_REGISTERED = 12
 _PROCESSES = {"Process", "spawn", "start_processes"}
+_RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
@@ -181,7 +182,10 @@ class Calls(Passing):
         """A call of one of several functions, or of classes: an object of one of them."""
         functions = [s for s in sorts if s[0] in ("fn", "bound")]
         if functions:
-            return self._function(node, self.link.maker(functions), args, name)
+            self.guesses += 1  # who has chosen one knows where it is called
+            result = self._function(node, self.link.maker(functions), args, name)
+            self.guesses -= 1
+            return result
         made = [self._constructor(node, s, args, name) for s in sorts if s[0] == "class"]
         return reduce(either, made) if made else PLAIN
 
@@ -268,7 +272,7 @@ class Calls(Passing):
         for v in args if name not in _PROCESSES else ():
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
-                    self.emit(effect._replace(is_sure=by_rank, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
+                    self.emit(effect._replace(is_sure=by_rank or name in _RUNS, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)

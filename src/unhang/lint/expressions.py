@@ -10,7 +10,7 @@ from unhang.lint.comparing import comparison
 from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
 from unhang.lint.doubts import works
 from unhang.lint.filling import comprehension
-from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
 from unhang.lint.samplers import is_part_of, is_rounded_up
 from unhang.lint.special import (
     BATCH,
@@ -82,6 +82,7 @@ class Expressions:
     """The part of a frame that evaluates, without the calls. `env`: names (and attributes that were set here) -> values."""
 
     link: Link
+    function: Function
     file: int
     at: int
     path: str
@@ -383,7 +384,7 @@ class Expressions:
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
         if special.is_one_of_indices(base, at) and v.sort is not None and v.sort[0] == "ragged":
-            return v
+            return v if v.dep & DATA or self.function.name == "forward" else Value(v.dep, v.params)
         if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
             return PLAIN if at.const != 0 else v
         is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have

@@ -127,7 +127,7 @@ def is_filled_by_batches(link: Link, key: Kept) -> bool:
             if f.owner == key[1] and where[0] == key[0]:
                 todo += [f.name] if f.name not in seen else []
                 seen.add(f.name)
-            elif f.name != name and (name, where) not in sites:
+            elif f.name != name and sites.isdisjoint(((name, where), ("", where))):
                 return False
     return True
 
@@ -165,10 +165,12 @@ def pairs_of(s: Set) -> Iterator[tuple[Expr, Expr]]:
 def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
     """What is gathered by `[made for each of over if it is good]`."""
     before, dep, sort, mark = dict(frame.env), 0, None, len(frame.effects)
+    ragged, params = False, NO_PARAMS
     for loop in parts[1:]:
         assert isinstance(loop, Op)
         over = frame.value(loop.parts[1])
         dep |= over.dep & UNEVEN
+        ragged |= over.sort is not None and over.sort[0] in ("ragged", "set")
         frame.assign(loop.parts[0], element(over), is_certain=True)
         if over.sort is not None and (over.sort[0] == "sized" or over.sort in (PICKED, OWN_KEYS)):
             sort = over.sort
@@ -184,11 +186,17 @@ def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
             if is_held(condition, loop.parts[0]):
                 sort = PICKED
     before_it = len(frame.effects)
-    made = frame.value(parts[0])
+    pair = parts[0].parts if isinstance(parts[0], Op) and parts[0].op == "dict" else []
+    if len(pair) == 2 and ragged and not isinstance(pair[0], Const):  # a word of the batch
+        key = frame.value(pair[0])
+        by, sort = key.dep & DATA, OWN_KEYS if key.dep & DATA or key.params else sort
+        dep |= UNEVEN if by else 0
+        params |= key.params if not by else NO_PARAMS
+    made = frame.value(pair[1] if len(pair) == 2 else parts[0])
     if dep & UNEVEN and len(frame.effects) > before_it and isinstance(parts[1], Op):
         frame.uneven_part(Value(UNEVEN, sort=sort), parts[1].parts[1], mark)
     frame.env.clear()
     frame.env.update(before)
     if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "own keys") or not made.sort):
-        return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
+        return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
     return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)

@@ -118,7 +118,7 @@ def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[i
     for name, kept in keeps.items():
         if kept.sort == OWN_KEYS:
             by = mixed(*(given[i][1] for i in kept.params if i in given))
-            if by.dep & OWN_BATCH:
+            if by.dep & OWN_BATCH or any(given[i][1].sort == OWN_KEYS for i in kept.params if i in given):
                 frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=OWN_KEYS)
                 note_keys(frame, owner, name)
             elif owner == "self" and by.params:

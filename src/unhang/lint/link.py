@@ -40,6 +40,9 @@ _WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_sha
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
+Followed = tuple[int, int, frozenset[tuple[int, Value]]]  # a function, and what it is given
+
+
 class Link:
     """What is known so far. `findings`: (path, code, line, column) -> what was found there."""
 
@@ -61,7 +64,7 @@ class Link:
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
-        self._summaries: dict[tuple[int, int, frozenset[tuple[int, Value]]], Summary] = {}
+        self._summaries: dict[Followed, Summary] = {}
         self._tops: dict[tuple[int, str], tuple[Value, int]] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
@@ -69,6 +72,9 @@ class Link:
         self.whole_classes: set[tuple[int, str]] = set()  # classes all of whose methods have said what they set
         self.causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
         self.when = 0, 0  # the turn, and the place of the root that is being followed
+        self._open: dict[Followed, None] = {}  # what is being followed now
+        self._half: dict[Followed, set[Followed]] = {}  # who has asked for one that was not followed to its end
+        self._twice: set[Followed] = set()
         self._following: list[Asked] = []  # the functions that are being followed now
         self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
         self.outside: dict[tuple[int, str, str], list[Outside]] = {}  # each value once
@@ -341,6 +347,9 @@ class Link:
         self._asked(file, at)
         found = self._summaries.get(key)
         if found is not None:
+            if key in self._open:  # those that are followed within it learn half of it
+                keys = list(self._open)
+                self._half.setdefault(key, set()).update(keys[keys.index(key) + 1 :])
             return found
         if len(self._following) >= _DEEPEST:
             return Summary()
@@ -349,6 +358,7 @@ class Link:
             if key in self._summaries:
                 return self._summaries[key]
         self._summaries[key] = summary = Summary()
+        self._open[key] = None
         self._following.append((file, at))
         try:
             frame = Frame(self, file, at, given)
@@ -358,6 +368,10 @@ class Link:
                 frame.run(summary)
         finally:
             self._following.pop()
+            del self._open[key]
+            for one in self._half.pop(key, set()) - self._twice - self._open.keys():  # followed when asked for again
+                self._twice.add(one)
+                self._summaries.pop(one, None)
             if at == 0:
                 self._modules[file] = self._begun.pop(file).env if file in self._begun else {}
         return summary

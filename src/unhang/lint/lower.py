@@ -344,11 +344,12 @@ class Lowering:
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Expr:
         """Parts: what is made, then target and source of each loop, then its conditions."""
-        made = node.value if isinstance(node, ast.DictComp) else node.elt
+        is_table = isinstance(node, ast.DictComp)
+        made = Op("dict", [self._expr(node.key), self._expr(node.value)]) if is_table else self._expr(node.elt)
         parts = []
         for loop in node.generators:
             parts += [Op("for", [self._target(loop.target), self._expr(loop.iter), *map(self._expr, loop.ifs)])]
-        return Op("comp", [self._expr(made), *parts])
+        return Op("comp", [made, *parts])
 
     def _text_with(self, node: ast.JoinedStr) -> Expr:
         return Op("str", [self._expr(v.value) for v in node.values if isinstance(v, ast.FormattedValue)])

@@ -30,6 +30,7 @@ from unhang.lint.values import (
     MOST_WAY,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     UNEVEN,
@@ -292,6 +293,10 @@ class Passing(Expressions):
         r = summary.returns
         joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
         sort = r.sort
+        if sort == OWN_KEYS and r.params:  # its keys are words of what is given
+            if joined.dep & DATA:
+                return Value(UNEVEN, joined.params, OWN_KEYS)
+            return Value(r.dep, joined.params, OWN_KEYS if joined.params or r.dep else None)
         if sort is not None and sort[0] == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
             if by.dep & (DATA | RANK):

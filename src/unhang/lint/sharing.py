@@ -117,6 +117,7 @@ def _forget_stale(link: Link) -> bool:
         (file, at): env for (file, at), env in link.closures.items()
         if (file, link.project.function(file, at).inside) not in stale
     }  # fmt: skip
+    link._twice.clear()
     link._summaries = {key: summary for key, summary in link._summaries.items() if key[:2] not in stale}
     link._tops = {key: top for key, top in link._tops.items() if (top[1], 0) not in stale}
     link._attributes = {key: v for key, v in link._attributes.items() if (key[0], "attributes", key[1]) not in stale}

@@ -153,7 +153,7 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, NO_PARAMS, sorts[0] if len(sorts) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v
-    return Value(v.dep & DATA, v.params if sort[0] == "sized" else NO_PARAMS)
+    return Value(v.dep & DATA, v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
 
 
 def sample(v: Value) -> Value:
