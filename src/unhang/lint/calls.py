@@ -53,6 +53,7 @@ _PURE = {
     *("enumerate", "zip", "reversed", "iter", "next", "round", "divmod", "map", "filter", "repr", "hash", "copy.copy"),
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
+_GO_THROUGH = {"iter", "enumerate", "zip", "list", "tuple", "sorted", "map", "tqdm.tqdm", "tqdm.auto.tqdm"}
 _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
@@ -211,7 +212,7 @@ class Calls(Passing):
         """The method that is meant where nobody has said of which class the object is."""
         if not owner or (sort is not None and sort[0] != "param"):
             return None
-        by_receiver = self.link.project.by_receiver(owner, name) if sort is None else None
+        by_receiver = self.link.project.by_receiver(owner, name, is_exact=sort is not None)
         return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
 
     def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
@@ -313,6 +314,9 @@ class Calls(Passing):
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
+        for v in args if full in _GO_THROUGH else ():
+            if v.sort is not None and v.sort[0] == "obj":
+                self.go_through(v)
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
@@ -377,10 +381,26 @@ class Calls(Passing):
     def ask(self, sort: tuple[Any, ...], name: str) -> None:
         """A property of an object is asked for, which makes collectives, perhaps."""
         at = self.link.property_of(sort, name)
-        for e in self.link.summary(*at).effects if at is not None else ():
+        if at is not None:
+            self._ask_for(at, name)
+
+    def _ask_for(self, at: tuple[int, int], text: str) -> None:
+        for e in self.link.summary(*at).effects:
             if e.param < 0 and not e.needs:
-                way = (Place(self.path, self.line_now, 0, name), *e.way)[:MOST_WAY]
+                way = (Place(self.path, self.line_now, 0, text), *e.way)[:MOST_WAY]
                 self.emit(e._replace(way=way, ifs=e.ifs + e.ifs_here))
+
+    def go_through(self, v: Value) -> None:
+        """The items of an object of the project are asked for; it may make collectives for each."""
+        at = self.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.sort is not None else None
+        if at is not None:
+            self._ask_for(at, "__iter__()")
+
+    def ask_alike(self, owner: str, name: str) -> None:
+        """A property is asked for of what nobody knows, which is called like its class."""
+        at = self.link.project.by_receiver(owner, name, is_exact=True)
+        if at is not None and any(d.endswith("property") for d in self.link.project.function(*at).decorators):
+            self.ask(("obj", at[0], self.link.project.function(*at).owner), name)
 
     def place(self, node: Call, name: str) -> Place:
         """Where a call stands."""

@@ -119,6 +119,10 @@ class Expressions:
         """A property of an object is asked for."""
         raise NotImplementedError
 
+    def ask_alike(self, owner: str, name: str) -> None:
+        """A property is asked for of what nobody knows, which is called like its class."""
+        raise NotImplementedError
+
     def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
         raise NotImplementedError
@@ -166,6 +170,8 @@ class Expressions:
             return value if not dot else PLAIN
         prefix = head
         for name in rest.split("."):
+            if name in self.link.meeting_properties and (value.sort is None or value.sort[0] == "param"):
+                self.ask_alike(prefix, name)
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
         if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`

@@ -108,7 +108,7 @@ class Link:
             f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
         }
         asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
-        asking = {k for k, f in todo.items() if self.meeting_properties and f.owner and asked.search(bytes(f.raw))}
+        asking = {k for k, f in todo.items() if self.meeting_properties and asked.search(bytes(f.raw))}
         for file, of in enumerate(self.project.files):
             own = {f.name for f in of.functions if not f.inside and not f.owner}
             if not own.isdisjoint(of.functions[0].words):

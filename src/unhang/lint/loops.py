@@ -35,6 +35,7 @@ class Loops(Handlers):
         before = dict(self.env)
         if over.sort is not None and over.sort[0] == "obj" and is_for:
             over = over._replace(dep=over.dep | items_of(self, over))
+            self.go_through(over)
         endless = not is_for and over.const is True
         is_uneven = bool(over.dep & UNEVEN)
         self._endless += endless

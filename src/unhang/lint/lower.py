@@ -230,6 +230,11 @@ class Lowering:
         )
 
     def _with(self, node: ast.With | ast.AsyncWith, out: list[Stmt]) -> None:
+        first = node.items[0].context_expr
+        if len(node.items) == 1 and isinstance(first, ast.Call) and dotted(first.func).rpartition(".")[2] == "suppress":
+            handler = Handler([dotted(a).rpartition(".")[2] for a in first.args], [], node.lineno)
+            out.append(Try(self._block(node.body), [handler], [], [], node.lineno))
+            return
         items = [self._expr(i.context_expr) for i in node.items]
         targets = [None if i.optional_vars is None else self._target(i.optional_vars) for i in node.items]
         out.append(With(items, targets, self._block(node.body), node.lineno))

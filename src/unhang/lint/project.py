@@ -186,8 +186,8 @@ class Project:
         """Whether a class is a torch module."""
         return any(b.rpartition(".")[2] == "Module" for b in self.base_names(file, cls))
 
-    def by_receiver(self, receiver: str, name: str) -> tuple[int, int] | None:
-        """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`."""
+    def by_receiver(self, receiver: str, name: str, is_exact: bool = False) -> tuple[int, int] | None:
+        """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`; `is_exact`: of an `Evaluator`."""
         last = receiver.rpartition(".")[2]
         word = last.replace("_", "").lower()
         if len(word) < _LEAST_WORD or name.startswith("__"):
@@ -195,6 +195,8 @@ class Project:
         methods = self.methods_called(name)
         end = last.rpartition("_")[2] if name in known.NAMES else word
         alike = [c for c in methods if c[0].endswith(word)] or [c for c in methods if c[0].endswith(end or word)]
+        if is_exact:
+            alike = [c for c in methods if c[0] == word]
         if len(alike) > 1:  # one that does nothing is for a single process, or abstract
             alike = [c for c in alike if self.function(*c[1:]).words]
         return alike[0][1:] if len(alike) == 1 else None

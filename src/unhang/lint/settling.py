@@ -83,6 +83,9 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         elif made:
             words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))
+    elif found.code == "LNT114" and (v.dep & DATA or v.sort in (None, FILLED)):
+        if v.dep & DATA and not v.dep & RANK:
+            link.report(conditional.path, found)
     elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
         is_first = v.zero is not None and not v.dep & ~(RANK | MAYBE_NONE)
         is_told = is_first and not v.group

@@ -95,6 +95,7 @@ _SEQUENCES = {
     "prompt_ids",
     "prompt_mask",
 }
+_KEEPS_SHARE = {"map", "filter", "shuffle", "select_columns", "remove_columns", "with_format", "rename_column", "decode"}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
@@ -212,6 +213,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         if PADDED in (base.sort, first.sort):
             return Value(sort=PADDED)
         return Value(UNEVEN, sort=("share", "shard"))
+    if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.sort is not None and base.sort[0] == "share":
+        return base
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)
