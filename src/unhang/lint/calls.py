@@ -376,7 +376,10 @@ class Calls(Passing):
             return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
         if isinstance(e, Ref):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
-        return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
+        if not isinstance(e, Call) or not isinstance(e.func, Ref):
+            return "?"
+        told = [n for n in e.names if e.given(n) == Const(True)]
+        return f"{e.func.path}({', '.join(told)})"
 
     def ask(self, sort: tuple[Any, ...], name: str) -> None:
         """A property of an object is asked for, which makes collectives, perhaps."""
