@@ -378,8 +378,7 @@ class Calls(Passing):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         if not isinstance(e, Call) or not isinstance(e.func, Ref):
             return "?"
-        told = [n for n in e.names if e.given(n) == Const(True)]
-        return f"{e.func.path}({', '.join(told)})"
+        return f"{e.func.path}({'+cp' if e.given('with_context_parallel') == Const(True) else ''})"
 
     def ask(self, sort: tuple[Any, ...], name: str) -> None:
         """A property of an object is asked for, which makes collectives, perhaps."""

@@ -104,7 +104,7 @@ def dimensions(group: str) -> frozenset[str]:
     if re.search(r"(?<!tensor_)(?<!pipeline_)model_parallel", name):
         return frozenset(("tp", "pp")) if "expert" not in name else frozenset()
     found = {_DIMENSIONS[d] for d in _DIMENSION.findall(name)}
-    return frozenset(found | ({"cp"} if "(with_context_parallel)" in name else set()))
+    return frozenset(found | ({"cp"} if "(+cp)" in name else set()))
 
 
 def _is_relevant(e: Effect, cause: Cause) -> bool:

@@ -179,7 +179,8 @@ def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
         if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
             dep, sort = dep | UNEVEN, over.sort
         for condition in loop.parts[2:]:
-            asked = frame.value(condition).dep
+            test = frame.value(condition)
+            asked, params = test.dep, params | test.params
             if asked & RANK:  # those of this rank
                 dep, sort = dep | UNEVEN, sort or ("share", "picked")
             sort = FILLED if asked & DATA and sort is None else sort
@@ -199,4 +200,4 @@ def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
     frame.env.update(before)
     if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "own keys") or not made.sort):
         return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
-    return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
+    return Value(made.dep | dep, made.params | params, ("many", made.sort) if made.sort else None)

@@ -109,6 +109,7 @@ class Frame(Loops):
         self._passes_on: list[int] = []
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
+        self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
         self.stayed: list[Value] = []
         self.of_first: set[str] = set()
         self.needs: Needs = frozenset()

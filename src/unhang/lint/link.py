@@ -64,6 +64,7 @@ class Link:
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
+        self.answered: dict[tuple[int, str], dict[int, Value | None]] = {}  # what was said of `built`
         self._summaries: dict[Followed, Summary] = {}
         self._tops: dict[tuple[int, str], tuple[Value, int]] = {}
         self._modules: dict[int, dict[str, Value]] = {}
@@ -336,6 +337,9 @@ class Link:
         for i, (_, v) in given.items():
             if v.sort is not None and v.sort[0] in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
+            elif v.sort is not None and v.sort[0] in ("obj", "one of"):
+                given_so_far = self.built.setdefault((sort[1], sort[2]), {})
+                given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))
 
     # Functions.
 
@@ -389,7 +393,9 @@ class Link:
     def given_to(self, file: int, cls: str, parameter: int) -> Value | None:
         """The wrapped module or the group with which objects of a class are made."""
         self._asked(file, "built", cls)
-        return self.built.get((file, cls), {}).get(parameter)
+        given = self.built.get((file, cls), {}).get(parameter)
+        self.answered.setdefault((file, cls), {})[parameter] = given
+        return given
 
     def maker(self, sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Of several functions or methods, the first that makes collectives."""

@@ -6,7 +6,7 @@ from unhang.lint.branches import joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
-from unhang.lint.ir import Expr, Loop
+from unhang.lint.ir import Expr, Loop, Ref, Set, nodes_in
 from unhang.lint.single import found_in_endless_loop, found_in_order
 from unhang.lint.special import called_name, paths_in, sample
 from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
@@ -24,6 +24,7 @@ class Loops(Handlers):
     _leaves_together: bool
     _over_parameters: list[int]
     _implied: list[int]
+    _limits: list[frozenset[str]]
 
     def loop(self, s: Loop) -> str:
         """Follows a loop, and says how it ends."""
@@ -48,7 +49,9 @@ class Loops(Handlers):
         self.loops += 1
         before_it, self._round = self._round, -1 if is_for else len(self.effects)
         self._implied.append(0 if is_for else over.dep & RANK)
+        self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
         end = self.block(s.body)
+        self._limits.pop()
         self._implied.pop()
         self.loops -= 1
         self._round = before_it
@@ -77,11 +80,16 @@ class Loops(Handlers):
         if is_for and over.sort == FILLED:
             over = over._replace(dep=LOSS)
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (FILLED, ("share", "range")))
-        if uneven and made and not self.uneven_is_fine and not (is_for and together):
+        if uneven and made and not self.uneven_is_fine and not (is_for and (together or self._begins_anew(s))):
             self._uneven(s, over, made, mark)
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def _begins_anew(self, s: Loop) -> bool:
+        """Whether a loop around it goes on until as many rounds were made in this one: `while step < steps: for batch in loader: step += 1`."""
+        counted = {t.path for n in nodes_in(s.body) if isinstance(n, Set) and n.adds for t in n.targets if isinstance(t, Ref)}
+        return any(not counted.isdisjoint(limit) for limit in self._limits)
 
     def uneven_part(self, over: Value, source: Expr, mark: int) -> None:
         """Effects from `mark` on are made in a comprehension, for each of some items, of which each rank has another number."""

@@ -182,6 +182,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(0, joined.params, TEST)
     if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
         return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
+    if name in _SPREADS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
+        return Value(0, joined.params)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
     return Value(joined.dep & OF_DATA if numeric else base.dep & CHANCE, NO_PARAMS)
 
