@@ -10,13 +10,16 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import Passing
+from unhang.lint.settling import settle
 from unhang.lint.special import (
     OF_DATA,
     TEST,
+    given_of,
     in_table,
+    is_batch,
     is_none,
     is_plain_method,
     is_share,
@@ -32,6 +35,7 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     MAYBE,
+    MISSING,
     MOST_WAY,
     NO_PARAMS,
     NONE_BY_BATCH,
@@ -39,6 +43,7 @@ from unhang.lint.values import (
     PLAIN,
     RANK,
     UNEVEN,
+    Conditional,
     Effect,
     Place,
     Value,
@@ -61,6 +66,7 @@ _IS_PLAIN = re.compile(
 _REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
 _MOST_REGISTERED = 12
 _PROCESSES = {"Process", "spawn", "start_processes"}
+_MISSING = MISSING | NONE_BY_BATCH
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
@@ -121,7 +127,7 @@ class Calls(Passing):
         if made is not None:
             return self._of_library(node, made, args, name, full)
         if full in known.WRAPPERS:
-            return self._wrapper(node, known.WRAPPERS[full])
+            return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             return self._metric(node)
         sort = callee.sort
@@ -139,6 +145,7 @@ class Calls(Passing):
             if target is not None:
                 return self._function(node, ("bound", *target), args, name)
         if kind == "wrap" and sort is not None:
+            self._runs_inside(node, callee.const, args, name)
             return self._wrapped(node, sort[1], "()", args, name)
         if kind in ("param", "attr_param") and sort is not None:
             return self._of_param(node, sort[1], "()", args, name)
@@ -151,6 +158,10 @@ class Calls(Passing):
         bsort = base.sort
         if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
             return self._collective(node, Collective("broadcast"), args, name)
+        if name == "get" and len(args) == 1 and not base.dep & RANK and (base.dep & OWN_BATCH or is_batch(owner)) and not (
+            self.link.project.is_sorted_by(node)
+        ):
+            return Value(base.dep | MISSING, base.params)
         if bsort is not None and bsort[0] == "table" and name == "get" and args:
             return in_table(bsort, args[0])
         target = self._of_nobody(owner, bsort, name)
@@ -236,13 +247,16 @@ class Calls(Passing):
         found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
         return next((f for f in found if f is not None), None)
 
-    def _wrapper(self, node: Call, sort: str) -> Value:
+    def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
         of_some = sort == "ddp" and not is_none(node.given("process_group"))
         if sort == "ddp" and self._keeps_to_itself(node):
             sort = "ddp without buffers"
         is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
         made_of = Value(sort=("ext", sort) if is_alone else None if of_some else ("wrap", sort))
+        inside = args[0].sort if args else None
+        if made_of.sort == ("wrap", sort) and inside is not None and inside[0] in ("obj", "param"):
+            made_of = made_of._replace(const=inside[:3])
         if sort == "fsdp2" and node.args and isinstance(node.args[0], Ref):
             self.wrap_in_place(node.args[0].path, made_of)
         return made_of
@@ -409,6 +423,17 @@ class Calls(Passing):
         text = node.func.path if isinstance(node.func, Ref) else name
         return Place(self.path, node.line, node.column, text or name or "call")
 
+    def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
+        """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""
+        if not isinstance(inside, tuple) or inside[0] != "obj" or not any(v.dep & _MISSING for v in args):
+            return
+        target = self.link.project.method(inside[1], inside[2], "forward")
+        if target is not None and not self.is_special:
+            given = given_of(node, self.link.project.function(*target).parameters, 1, args)
+            for conditional in self.link.summary(*target).conditional:
+                if conditional.found.code == "LNT111":
+                    settle(self, conditional, given, self.place(node, name))
+
     def _wrapped(self, node: Call, wrapper: str, method: str, args: list[Value], name: str) -> Value:
         op = known.HIDDEN.get(wrapper, {}).get(method)
         if op is None:
@@ -425,6 +450,11 @@ class Calls(Passing):
         by = next((c.value for c, *_ in self.conditions if c.value.dep & RANK and c.value.zero is not None), None)
         if by is not None and method == "()":
             self.alone[param] = by
+        plain = len(node.args) - len(node.names)
+        for n, v in enumerate(args) if method == "()" else ():
+            if v.dep & _MISSING:  # the caller knows which module it is
+                which = f"missing:{n if n < plain else node.names[n - plain]}"
+                self.later.append(Conditional(param, which, Found("LNT111", node.line, node.column + 1), self.path))
         outs = [v for v in args if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs:  # a criterion on what a module gave
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)

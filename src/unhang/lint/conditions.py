@@ -240,6 +240,14 @@ def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
     return nothing, nothing
 
 
+def is_none_test(e: Expr) -> bool:
+    """`x is not None`, `"images" in batch`: whether the batch has it."""
+    match e:
+        case Op(op="is" | "is not", parts=[_, Const(value=None)]) | Op(op="in" | "not in", parts=[Const(value=str()), _]):
+            return True
+    return False
+
+
 def is_choice(e: Expr, v: Value) -> bool:
     """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
     if isinstance(e, Op) and e.op in ("in", "==") and any(map(is_word, e.parts)):

@@ -111,7 +111,8 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS
     if e.hidden == "module":
-        return bool(dep & CHANCE or (dep & DATA and e.op in ("module", "pick")))
+        is_open = not dep and cause.value.sort == ("none test",)  # whether it is None, the caller knows
+        return is_open or bool(dep & CHANCE or (dep & DATA and e.op in ("module", "pick")))
     if dep and not dep & ~MAYBE:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, special
 from unhang.lint.comparing import comparison
-from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
+from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank, is_none_test
 from unhang.lint.doubts import works
 from unhang.lint.filling import comprehension
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
@@ -48,6 +48,7 @@ from unhang.lint.values import (
     LONGEST,
     LOSS,
     MAYBE_NONE,
+    MISSING,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
@@ -353,6 +354,10 @@ class Expressions:
         if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
             self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
+        if (a.const is None) != (b.const is None) and is_none_test(parts[0]) and (
+            (a.dep | b.dep) & OWN_BATCH or any(special.is_batch(p.partition(".")[0]) for p in paths_in(parts[0]))
+        ) and not self.link.project.is_sorted_by(parts[0]):
+            both = both._replace(dep=both.dep | MISSING)
         if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)
         differs = a.const is UNKNOWN or a.const != b.const

@@ -291,6 +291,10 @@ class Passing(Expressions):
 
     def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
         r = summary.returns
+        if r.sort is not None and r.sort[0] == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
+            inside = given[r.const[1]][1].sort if r.const[1] in given else None
+            is_known = inside is not None and inside[0] in ("obj", "param")
+            return r._replace(const=inside[:3] if is_known and inside is not None else UNKNOWN)
         joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
         sort = r.sort
         if sort == OWN_KEYS and r.params:  # its keys are words of what is given

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, File, Function, Leave, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Function, Leave, Op, Ref, nodes_in
 from unhang.lint.special import name_of
 
 _MOST_STEPS = 6
@@ -52,6 +52,7 @@ class Project:
         self._modules: dict[tuple[str, str], int | None] = {}
         self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
         self._flags: dict[tuple[str, str], bool] = {}
+        self._picked_by: dict[str, bool] = {}
         self._by_word: dict[str, list[tuple[tuple[int, int], Function]]] | None = None
         self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
@@ -245,6 +246,19 @@ class Project:
                 for word in function.words:
                     self._by_word.setdefault(word, []).append((key, function))
         return self._by_word.get(name, [])
+
+    def is_sorted_by(self, e: Expr) -> bool:
+        """Whether batches are picked elsewhere by whether they have the part that is asked for here: all ranks have it at once, perhaps."""
+        words = [n.value for n in nodes_in(e) if isinstance(n, Const) and isinstance(n.value, str)]
+        return any(map(self._is_picked_by, words))
+
+    def _is_picked_by(self, word: str) -> bool:
+        if word not in self._picked_by:
+            raw = [f for f in self.all_functions().values() if word.encode() in (b := bytes(f.raw)) and b"comp" in b]
+            made = (n for f in raw for n in nodes_in(f.body) if isinstance(n, Op) and n.op == "comp")
+            asked = (c for n in made for loop in n.parts[1:] if isinstance(loop, Op) for c in loop.parts[2:])
+            self._picked_by[word] = any(n == Const(word) for c in asked for n in nodes_in(c))
+        return self._picked_by[word]
 
     def implementation(self, file: int, at: int) -> tuple[int, int]:
         """The function that is meant by a method without a body, if one subclass alone has it; else the method itself."""

@@ -15,6 +15,8 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     MAYBE_NONE,
+    MISSING,
+    NONE_BY_BATCH,
     PLAIN,
     RANK,
     Conditional,
@@ -54,6 +56,11 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         elif v.dep & DIFFERS != LOCAL:
             worth = v if v.dep & DIFFERS or len(parts) != 1 else parts[0]
             settle(frame, conditional._replace(method=""), {conditional.param: (e, worth)}, place)
+    elif conditional.method.startswith("missing:"):
+        if v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+        elif isinstance(v.const, tuple) and v.const[0] == "obj":
+            _settle_missing(link, conditional.method[8:], v.const)
     elif conditional.method == "is set":
         if v.sort == ("set",):
             link.report(conditional.path, found)
@@ -66,7 +73,12 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method == "is None":
-        if v.dep & MAYBE_NONE:
+        if found.code == "LNT111":
+            if v.dep & (NONE_BY_BATCH | MISSING):
+                link.report(conditional.path, found)
+            elif v.sort is not None and v.sort[0] == "param":
+                frame.later.append(conditional._replace(param=v.sort[1]))
+        elif v.dep & MAYBE_NONE:
             is_told = v.zero is not None and not v.group  # it is there on the first rank, or on the others
             _report_given(link, conditional, place, doubt=DOUBT * (not is_told))
         elif v.sort is not None and v.sort[0] == "param":
@@ -94,6 +106,18 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))
     elif v.sort is not None and v.sort[0] == "param":
         frame.later.append(conditional._replace(param=v.sort[1]))
+
+
+def _settle_missing(link: Link, which: str, inside: tuple[Any, ...]) -> None:
+    """The forward of a wrapped module is given what some batches do not have."""
+    target = link.project.method(inside[1], inside[2], "forward")
+    if target is None:
+        return
+    parameters = link.project.function(*target).parameters
+    for one in link.summary(*target).conditional:
+        is_meant = one.param == int(which) + 1 if which.isdecimal() else parameters[one.param] == which
+        if one.found.code == "LNT111" and one.method == "is None" and is_meant:
+            link.report(one.path, one.found)
 
 
 def _report_given(link: Link, conditional: Conditional, place: Place, v: Value = _ONE_RANK, doubt: int = DOUBT) -> None:

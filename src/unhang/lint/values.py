@@ -22,9 +22,10 @@ FAILED = 64  # by an exception that one rank alone has met
 LONGEST = 512  # as long as the longest sequence of this rank's batch
 NONE_BY_BATCH = 2048  # it is None where the rank's own batch is no good
 CHANCE = 4096  # by what this rank has drawn at random
+MISSING = 8192  # it is None where the batch has no such part
 RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
 DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE
-COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH)  # what is left of it in what is computed from a value
+COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH | MISSING)  # what is left of it in what is computed from a value
 
 
 class _Unknown:
@@ -53,7 +54,7 @@ class Value(NamedTuple):
     `sort`: what it is, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
     `("out", "ddp")` for what a wrapped module returned, `("param", 0)`, `("of", 0)` for what a parameter returned,
     `("group", text)`, `("many", sort)`, `("odd", reason)` for a tensor that is unfit for a collective. `zero`: what it is as a
-    condition on rank 0, where the others have the opposite. `const`: the value itself.
+    condition on rank 0, where the others have the opposite. `const`: the value itself; of a wrapped module, the class or the parameter that is inside.
     """
 
     dep: int = 0
