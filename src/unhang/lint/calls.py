@@ -9,6 +9,7 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
+from unhang.lint.divergence import dimensions
 from unhang.lint.doubts import changes
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, Ref
 from unhang.lint.libraries import Collective
@@ -320,6 +321,8 @@ class Calls(Passing):
         by_name = value_of_name(name or full.rpartition(".")[2])
         if by_name.dep and not callee.dep & ~RANK:
             group = node.given("group", 0)
+            if group is None and dimensions(owner):  # `self.pp_group.rank()`
+                return by_name._replace(group=owner)
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
