@@ -199,6 +199,9 @@ class Calls(Passing):
             result = self._function(node, self.link.maker(functions), args, name)
             self.guesses -= 1
             return result
+        called = [("bound", *t) for s in sorts if s[0] == "obj" and (t := self._called_object(node, s, name)) is not None]
+        if called:
+            return self._function(node, self.link.maker(called), args, name)
         made = [self._constructor(node, s, args, name) for s in sorts if s[0] == "class"]
         return reduce(either, made) if made else PLAIN
 

@@ -407,6 +407,8 @@ class Link:
         sort = v.sort
         if sort is None:
             return ()
+        if sort[0] == "one of":
+            return next((made for s in sort[1] if (made := self.made_by(Value(sort=s), method))), ())
         if sort[0] == "wrap":
             op = known.HIDDEN.get(sort[1], {}).get(method)
             return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()

@@ -194,6 +194,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
+    if name in known.COUNTS and is_ragged and base.dep & RANK:
+        return PLAIN  # who is a member
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if in_forward and name == "sum" and not args and not full and base.sort in (None, TEST):
