@@ -159,8 +159,12 @@ class Calls(Passing):
         bsort = base.sort
         if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
             return self._collective(node, Collective("broadcast"), args, name)
-        if name == "get" and len(args) == 1 and not base.dep & RANK and (base.dep & OWN_BATCH or is_batch(owner)) and not (
-            self.link.project.is_sorted_by(node)
+        if (
+            name == "get"
+            and len(args) == 1
+            and not base.dep & RANK
+            and (base.dep & OWN_BATCH or is_batch(owner))
+            and not (self.link.project.is_sorted_by(node))
         ):
             return Value(base.dep | MISSING, base.params)
         if bsort is not None and bsort[0] == "table" and name == "get" and args:
@@ -199,7 +203,9 @@ class Calls(Passing):
             result = self._function(node, self.link.maker(functions), args, name)
             self.guesses -= 1
             return result
-        called = [("bound", *t) for s in sorts if s[0] == "obj" and (t := self._called_object(node, s, name)) is not None]
+        called = [
+            ("bound", *t) for s in sorts if s[0] == "obj" and (t := self._called_object(node, s, name)) is not None
+        ]
         if called:
             return self._function(node, self.link.maker(called), args, name)
         made = [self._constructor(node, s, args, name) for s in sorts if s[0] == "class"]
@@ -291,7 +297,11 @@ class Calls(Passing):
         for v in args if name not in _PROCESSES else ():
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
-                    self.emit(effect._replace(is_sure=by_rank or name in _RUNS, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
+                    self.emit(
+                        effect._replace(
+                            is_sure=by_rank or name in _RUNS, way=(self.place(node, name), *effect.way)[:MOST_WAY]
+                        )
+                    )
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)

@@ -243,7 +243,9 @@ def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
 def is_none_test(e: Expr) -> bool:
     """`x is not None`, `"images" in batch`: whether the batch has it."""
     match e:
-        case Op(op="is" | "is not", parts=[_, Const(value=None)]) | Op(op="in" | "not in", parts=[Const(value=str()), _]):
+        case (
+            Op(op="is" | "is not", parts=[_, Const(value=None)]) | Op(op="in" | "not in", parts=[Const(value=str()), _])
+        ):
             return True
     return False
 

@@ -34,7 +34,9 @@ _SAME_BATCH = re.compile(
 _DIMENSIONS = {
     "tensor": "tp", "tp": "tp", "pipeline": "pp", "pp": "pp", "context": "cp", "cp": "cp", "data": "dp", "dp": "dp", "expert": "ep", "ep": "ep",
 }  # fmt: skip
-_RANK_IN = re.compile(r"(?:\b|_)(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?:_(?:model_)?parallel)?_(?:local_)?rank\b")
+_RANK_IN = re.compile(
+    r"(?:\b|_)(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?:_(?:model_)?parallel)?_(?:local_)?rank\b"
+)
 _DIMENSION = re.compile(r"(?<![a-z])(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?=_)")
 _GOES_ON = re.compile(r"except(?: Exception)?|\w+ is None|not \w+")
 GROUPS = ("new_group", "device_mesh")

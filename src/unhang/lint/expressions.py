@@ -354,9 +354,12 @@ class Expressions:
         if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
             self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
-        if (a.const is None) != (b.const is None) and is_none_test(parts[0]) and (
-            (a.dep | b.dep) & OWN_BATCH or any(special.is_batch(p.partition(".")[0]) for p in paths_in(parts[0]))
-        ) and not self.link.project.is_sorted_by(parts[0]):
+        if (
+            (a.const is None) != (b.const is None)
+            and is_none_test(parts[0])
+            and ((a.dep | b.dep) & OWN_BATCH or any(special.is_batch(p.partition(".")[0]) for p in paths_in(parts[0])))
+            and not self.link.project.is_sorted_by(parts[0])
+        ):
             both = both._replace(dep=both.dep | MISSING)
         if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)

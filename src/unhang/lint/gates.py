@@ -36,7 +36,9 @@ def _lets_one_through(project: Project, symbol: Symbol) -> bool:
     if len(calls) != 1:
         return False
     returns = [s for s in body if isinstance(s, If) and _is_of_others(s.test) and isinstance(s.body[-1], Leave)]
-    return len(inside) == 1 or (not inside and any(s.body[-1].kind == "return" and calls[0].line > s.line for s in returns))  # type: ignore[union-attr]
+    return len(inside) == 1 or (
+        not inside and any(s.body[-1].kind == "return" and calls[0].line > s.line for s in returns)
+    )  # type: ignore[union-attr]
 
 
 def _is_of_others(test: Expr) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
-from unhang.lint.ir import Expr, File, Found
 from unhang.lint.filling import is_filled_by_batches
+from unhang.lint.ir import Expr, File, Found
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,

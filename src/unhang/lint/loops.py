@@ -88,7 +88,9 @@ class Loops(Handlers):
 
     def _begins_anew(self, s: Loop) -> bool:
         """Whether a loop around it goes on until as many rounds were made in this one: `while step < steps: for batch in loader: step += 1`."""
-        counted = {t.path for n in nodes_in(s.body) if isinstance(n, Set) and n.adds for t in n.targets if isinstance(t, Ref)}
+        counted = {
+            t.path for n in nodes_in(s.body) if isinstance(n, Set) and n.adds for t in n.targets if isinstance(t, Ref)
+        }
         return any(not counted.isdisjoint(limit) for limit in self._limits)
 
     def uneven_part(self, over: Value, source: Expr, mark: int) -> None:

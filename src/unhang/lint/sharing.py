@@ -140,7 +140,9 @@ def _matters(link: Link, v: Value | None) -> bool:
         if kind != "obj":
             return True
         held = link._attributes.get((of[0], of[1]), {})
-        if any(a.dep & DIFFERS for a in held.values()) or not link.meets.isdisjoint(link.project.methods_of(of[0], of[1])):
+        if any(a.dep & DIFFERS for a in held.values()) or not link.meets.isdisjoint(
+            link.project.methods_of(of[0], of[1])
+        ):
             return True
     return False
 

@@ -95,7 +95,16 @@ _SEQUENCES = {
     "prompt_ids",
     "prompt_mask",
 }
-_KEEPS_SHARE = {"map", "filter", "shuffle", "select_columns", "remove_columns", "with_format", "rename_column", "decode"}
+_KEEPS_SHARE = {
+    "map",
+    "filter",
+    "shuffle",
+    "select_columns",
+    "remove_columns",
+    "with_format",
+    "rename_column",
+    "decode",
+}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
