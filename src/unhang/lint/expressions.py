@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, special
@@ -28,10 +27,6 @@ from unhang.lint.special import (
     is_a_rank,
     is_agreed,
     is_in_flight,
-    is_mask,
-    is_share,
-    is_step,
-    keeps_length,
     line_of,
     name_of,
     paths_in,
@@ -74,7 +69,6 @@ if TYPE_CHECKING:
     from unhang.lint.link import Link
 
 _TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
-_OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
 _NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
 _OF_TOKENS = {"logits", "hidden_states", "last_hidden_state"}  # of an output: as long as the longest sequence
 
@@ -122,6 +116,14 @@ class Expressions:
 
     def ask_alike(self, owner: str, name: str) -> None:
         """A property is asked for of what nobody knows, which is called like its class."""
+        raise NotImplementedError
+
+    def item(self, base: Expr, index: Expr) -> Value:
+        """`base[index]`."""
+        raise NotImplementedError
+
+    def of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
+        """An attribute of one of several objects."""
         raise NotImplementedError
 
     def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
@@ -201,7 +203,7 @@ class Expressions:
         if sort is not None:
             kind = sort[0]
             if kind == "one of":
-                return self._of_one(sort[1], name)
+                return self.of_one(sort[1], name)
             if kind == "ext":
                 full = f"{sort[1]}.{name}"
                 return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
@@ -238,14 +240,6 @@ class Expressions:
             return kept
         return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
 
-    def _of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
-        """An attribute of one of several objects; of methods, the one that makes collectives."""
-        found = [v for s in sorts if (v := self.attribute(Value(sort=s), name)).sort is not None or v.dep]
-        bound = [v.sort for v in found if v.sort is not None and v.sort[0] == "bound"]
-        if bound:
-            return Value(sort=self.link.maker(bound))
-        return found[0] if found else PLAIN
-
     def _op(self, e: Op) -> Value:
         op, parts = e.op, e.parts
         if op in ("and", "or"):
@@ -263,7 +257,7 @@ class Expressions:
                 return v._replace(dep=v.dep | LOSS, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
-            return self._item(parts[0], parts[1])
+            return self.item(parts[0], parts[1])
         if op == "seq":
             values = [self.value(p) for p in parts]
             joined = mixed(*values)
@@ -375,58 +369,6 @@ class Expressions:
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
-
-    def _item(self, base: Expr, index: Expr) -> Value:
-        v = self.value(base)
-        if v.sort == ("ext", "os.environ") and isinstance(index, Const):
-            return value_of_name(str(index.value).lower())
-        at = self.value(index)
-        if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
-            return Value(RANK)  # a rank of the group that this one is in
-        if v.sort == OWN_KEYS:
-            return PLAIN
-        if v.sort is not None and v.sort[0] == "table":
-            return special.in_table(v.sort, at)
-        if v.sort == ("parts",):
-            return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
-        is_slice = isinstance(index, Op) and index.op == ":"
-        if v.sort is not None and v.sort[0] == "many" and not is_slice:
-            return v._replace(sort=v.sort[1])
-        if v.sort is not None and v.sort[0] == "tuple":
-            if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
-                return v.sort[1][at.const]  # type: ignore[no-any-return]
-            sorts = {x.sort for x in v.sort[1]}
-            return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if special.is_one_of_indices(base, at) and v.sort is not None and v.sort[0] == "ragged":
-            return v if v.dep & DATA or self.function.name == "forward" else Value(v.dep, v.params)
-        if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
-            return PLAIN if at.const != 0 else v
-        is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
-        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length") and not is_own:
-            return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
-        if is_slice and isinstance(index, Op):
-            lower, upper, step = (self.value(p) for p in index.parts)
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
-                return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
-            if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
-                return Value(UNEVEN, sort=("share", "rest"))
-            if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
-                return Value(UNEVEN, sort=("share", "rest"))
-            if lower.dep & RANK and upper.dep & RANK:
-                return Value(v.dep, v.params, ("share", "block"))
-            if (part := special.sort_of_slice(upper, step)) is not None:
-                return Value(v.dep, v.params, part)
-            if v.sort is not None and v.sort[0] == "many":
-                return v
-        if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
-            return Value(v.dep, v.params, ("odd", "strided"))
-        if is_share(at):
-            return Value(UNEVEN, sort=at.sort)
-        is_test = at.sort == TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
-        if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
-            return Value(v.dep, v.params, ("ragged", "a boolean mask"))
-        dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
-        return Value(dep, v.params) if dep or v.params else PLAIN
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, nodes_in
 from unhang.lint.special import PICKED, SAMPLE, element, is_held, is_numbered, name_of, paths_in
 from unhang.lint.values import DATA, FILLED, LOSS, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Kept, Value
 
@@ -69,7 +69,7 @@ def fill(frame: Frame, place: Op) -> None:
         note_keys(frame, head, name)
 
 
-def container_of(e: Expr) -> str:
+def container_of(e: Node) -> str:
     """The attribute of the object into which an expression or a target puts something: `self.kept.append(x)`, `self.kept[key]`."""
     match e:
         case Call(func=Ref(path=path)) if path.startswith("self.") and path.count(".") == 2:

@@ -28,7 +28,6 @@ from unhang.lint.special import (
     PICKED,
     REST,
     TEST,
-    called_name,
     empty_lists,
     ends_process,
     is_collected,
@@ -379,28 +378,7 @@ class Frame(Loops):
         for cause in causes if not (self._unsure or self._no_exits) else ():
             self.ways_out.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
-    def _with(self, s: With) -> str:
-        no_sync = uneven = 0
-        for item, target in zip(s.items, s.targets, strict=True):
-            value = self.value(item)
-            if target is not None:
-                self.assign(target, value)
-            name = called_name(item)
-            is_split = name == "split_between_processes" and isinstance(item, Call)
-            if is_split and target is not None and item.given("apply_padding", 1) != Const(True):  # type: ignore[union-attr]
-                self.assign(target, Value(UNEVEN, sort=("share", "split")), is_certain=True)
-            if name == "state_dict_type" and isinstance(item, Call) and item.args and isinstance(item.args[0], Ref):
-                self.wrap_in_place(item.args[0].path, Value(sort=("wrap", "fsdp")))  # who asks so has a sharded one
-            no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
-            uneven += name in ("Join", "join")
-        self.no_sync += no_sync
-        self.uneven_is_fine += uneven
-        end = self.block(s.body)
-        self.no_sync -= no_sync
-        self.uneven_is_fine -= uneven
-        return end
-
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {
-    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame.loop, With: Frame._with, Try: Frame._try,
+    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame.loop, With: Frame.with_, Try: Frame._try,
 }  # fmt: skip

@@ -35,10 +35,9 @@ def _lets_one_through(project: Project, symbol: Symbol) -> bool:
     inside = [n for b in by_rank for n in nodes_in(b.body) if isinstance(n, Call) and n.func == decorated]
     if len(calls) != 1:
         return False
-    returns = [s for s in body if isinstance(s, If) and _is_of_others(s.test) and isinstance(s.body[-1], Leave)]
-    return len(inside) == 1 or (
-        not inside and any(s.body[-1].kind == "return" and calls[0].line > s.line for s in returns)
-    )  # type: ignore[union-attr]
+    left = [s.body[-1] for s in body if isinstance(s, If) and _is_of_others(s.test)]
+    leaves = any(isinstance(s, Leave) and s.kind == "return" and s.line < calls[0].line for s in left)
+    return len(inside) == 1 or (not inside and leaves)
 
 
 def _is_of_others(test: Expr) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.filling import is_filled_by_batches
 from unhang.lint.ir import Expr, File, Found
+from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
@@ -25,7 +26,6 @@ from unhang.lint.values import (
     RAISED,
     UNEVEN,
     Asked,
-    Effect,
     Outside,
     Put,
     Report,
@@ -43,7 +43,7 @@ _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 Followed = tuple[int, int, frozenset[tuple[int, Value]]]  # a function, and what it is given
 
 
-class Link:
+class Link(Makers):
     """What is known so far. `findings`: (path, code, line, column) -> what was found there."""
 
     def __init__(self, files: Sequence[File], contents: Mapping[str, bytes] | None = None) -> None:
@@ -384,49 +384,3 @@ class Link:
         """What the function around this one has bound so far."""
         self._used.setdefault((file, self.project.function(file, at).inside), set()).add((file, at))
         return self.closures.get((file, at), {})
-
-    def wrapper_of(self, file: int, name: str) -> Value | None:
-        """The wrapped module that a function of this file keeps under this name."""
-        self._asked(file, "wrapped", name)
-        return self.wrapped.get((file, name))
-
-    def given_to(self, file: int, cls: str, parameter: int) -> Value | None:
-        """The wrapped module or the group with which objects of a class are made."""
-        self._asked(file, "built", cls)
-        given = self.built.get((file, cls), {}).get(parameter)
-        self.answered.setdefault((file, cls), {})[parameter] = given
-        return given
-
-    def maker(self, sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Of several functions or methods, the first that makes collectives."""
-        makers = (s for s in sorts if any(e.param < 0 for e in self.summary(s[1], s[2]).effects))
-        return next(makers, sorts[0])
-
-    def made_by(self, v: Value, method: str) -> Iterable[Effect]:
-        """The collectives that a value makes when this method of it is called."""
-        sort = v.sort
-        if sort is None:
-            return ()
-        if sort[0] == "one of":
-            return next((made for s in sort[1] if (made := self.made_by(Value(sort=s), method))), ())
-        if sort[0] == "wrap":
-            op = known.HIDDEN.get(sort[1], {}).get(method)
-            return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
-        if sort[0] == "param":
-            return (Effect("call", "", (), "", sort[1], method),)
-        if sort[0] in ("out", "of"):
-            of = sort[1]
-            made = (
-                Effect("backward", "", (), of.partition(" ")[0])
-                if sort[0] == "out"
-                else Effect("call", "", (), "", of, method)
-            )
-            return (made,) if method == "backward" else ()
-        if sort[0] in ("fn", "bound") and method == "()":
-            return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
-        if sort[0] == "obj":
-            for name in ("__call__", "forward") if method == "()" else (method,):
-                target = self.project.method(sort[1], sort[2], name)
-                if target is not None:
-                    return [e for e in self.summary(*target).effects if e.param < 0]
-        return ()

@@ -6,7 +6,7 @@ from unhang.lint.branches import joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
-from unhang.lint.ir import Expr, Loop, Ref, Set, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Loop, Ref, Set, With, nodes_in
 from unhang.lint.single import found_in_endless_loop, found_in_order
 from unhang.lint.special import called_name, paths_in, sample
 from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
@@ -85,6 +85,28 @@ class Loops(Handlers):
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def with_(self, s: With) -> str:
+        """Follows what is done under context managers."""
+        no_sync = uneven = 0
+        for item, target in zip(s.items, s.targets, strict=True):
+            value = self.value(item)
+            if target is not None:
+                self.assign(target, value)
+            name = called_name(item)
+            is_split = name == "split_between_processes" and isinstance(item, Call)
+            if is_split and target is not None and item.given("apply_padding", 1) != Const(True):  # type: ignore[union-attr]
+                self.assign(target, Value(UNEVEN, sort=("share", "split")), is_certain=True)
+            if name == "state_dict_type" and isinstance(item, Call) and item.args and isinstance(item.args[0], Ref):
+                self.wrap_in_place(item.args[0].path, Value(sort=("wrap", "fsdp")))  # who asks so has a sharded one
+            no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
+            uneven += name in ("Join", "join")
+        self.no_sync += no_sync
+        self.uneven_is_fine += uneven
+        end = self.block(s.body)
+        self.no_sync -= no_sync
+        self.uneven_is_fine -= uneven
+        return end
 
     def _begins_anew(self, s: Loop) -> bool:
         """Whether a loop around it goes on until as many rounds were made in this one: `while step < steps: for batch in loader: step += 1`."""

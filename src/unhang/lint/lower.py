@@ -349,8 +349,10 @@ class Lowering:
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Expr:
         """Parts: what is made, then target and source of each loop, then its conditions."""
-        is_table = isinstance(node, ast.DictComp)
-        made = Op("dict", [self._expr(node.key), self._expr(node.value)]) if is_table else self._expr(node.elt)
+        if isinstance(node, ast.DictComp):
+            made: Expr = Op("dict", [self._expr(node.key), self._expr(node.value)])
+        else:
+            made = self._expr(node.elt)
         parts = []
         for loop in node.generators:
             parts += [Op("for", [self._target(loop.target), self._expr(loop.iter), *map(self._expr, loop.ifs)])]

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 from unhang.lint.divergence import Cause
-from unhang.lint.expressions import Expressions
 from unhang.lint.filling import take_over_puts
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
+from unhang.lint.items import Items
 from unhang.lint.keeping import by_some, mark, take_over
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
@@ -65,7 +65,7 @@ def plain_length(v: Value) -> Value:
     return Value(0, v.params) if v.sort == LENGTH else v
 
 
-class Passing(Expressions):
+class Passing(Items):
     """The part of a frame that takes over what functions do that it calls."""
 
     function: Function
