@@ -7,7 +7,6 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
-from unhang.lint.divergence import dimensions
 from unhang.lint.doubts import changes
 from unhang.lint.ir import Attr, Call, Const, Found, Function, Ref
 from unhang.lint.libraries import Collective
@@ -15,8 +14,6 @@ from unhang.lint.receivers import MAY_MISS, Receivers
 from unhang.lint.special import (
     OF_DATA,
     TEST,
-    in_table,
-    is_batch,
     is_none,
     is_plain_method,
     is_share,
@@ -32,7 +29,6 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     MAYBE,
-    MISSING,
     MOST_WAY,
     NO_PARAMS,
     NONE_BY_BATCH,
@@ -149,41 +145,37 @@ class Calls(Receivers):
         bsort = base.sort
         if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
             return self._collective(node, Collective("broadcast"), args, name)
-        if (
-            name == "get"
-            and len(args) == 1
-            and not base.dep & RANK
-            and (base.dep & OWN_BATCH or is_batch(owner))
-            and not (self.link.project.is_sorted_by(node))
-        ):
-            return Value(base.dep | MISSING, base.params)
-        if bsort is not None and bsort[0] == "table" and name == "get" and args:
-            return in_table(bsort, args[0])
+        if name == "get" and args and (got := self.got(node, owner, base, args)) is not None:
+            return got
         target = self._of_nobody(owner, bsort, name)
         if target is not None:
             return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
-        if bsort is not None:
-            if bsort[0] == "wrap":
-                if name in known.HIDDEN.get(bsort[1], ()):
-                    return self._wrapped(node, bsort[1], name, args, name)
-                made = known.of_sort(bsort[1], name)
-                if made is not None:
-                    return self._collective(node, made, args, name)
-                if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
-                    return prepared(node)
-            if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
-                return base
-            if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
-                self._of_param(node, bsort[1], name, args, name)
-            if bsort[0] in ("out", "of") and name == "backward":
-                return self._backward(node, bsort)
-            if bsort[0] == "many" and name in ("values", "children", "parameters"):
-                return base
-            if bsort[0] == "rank" and name in ("item",):
-                return base
-        return self._other(node, callee, full, owner, base, name, args)
+        known_so = self._of_sort(node, base, bsort, name, args) if bsort is not None else None
+        return known_so or self._other(node, callee, full, owner, base, name, args)
+
+    def _of_sort(self, node: Call, base: Value, bsort: tuple[Any, ...], name: str, args: list[Value]) -> Value | None:
+        """A method of what is known to be wrapped, a parameter, an output; None: that says nothing."""
+        if bsort[0] == "wrap":
+            if name in known.HIDDEN.get(bsort[1], ()):
+                return self._wrapped(node, bsort[1], name, args, name)
+            made = known.of_sort(bsort[1], name)
+            if made is not None:
+                return self._collective(node, made, args, name)
+            if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
+                return prepared(node)
+        if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
+            return base
+        if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
+            self._of_param(node, bsort[1], name, args, name)
+        if bsort[0] in ("out", "of") and name == "backward":
+            return self._backward(node, bsort)
+        if bsort[0] == "many" and name in ("values", "children", "parameters"):
+            return base
+        if bsort[0] == "rank" and name in ("item",):
+            return base
+        return None
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
@@ -229,17 +221,7 @@ class Calls(Receivers):
         is_given = is_given and (self.file, self.function.owner, name) in self.link.given
         if is_given and self.link.project.is_module(self.file, self.function.owner):
             self._layer(node, name, name)
-        by_rank = name.startswith("register_") and any(
-            c.value.dep & RANK for c, *_ in self.conditions
-        )  # a hook of some ranks
-        for v in args if name not in _PROCESSES else ():
-            if v.sort is not None and v.sort[0] in ("fn", "bound"):
-                for effect in self.link.made_by(v, "()"):
-                    self.emit(
-                        effect._replace(
-                            is_sure=by_rank or name in _RUNS, way=(self.place(node, name), *effect.way)[:MOST_WAY]
-                        )
-                    )
+        self._hands_over(node, name, args)
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)
@@ -271,10 +253,7 @@ class Calls(Receivers):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
         if by_name.dep and not callee.dep & ~RANK:
-            group = node.given("group", 0)
-            if group is None and dimensions(owner):  # `self.pp_group.rank()`
-                return by_name._replace(group=owner)
-            return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
+            return by_name._replace(group=self.group_asked(node, owner, name))
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
             if mixed(base, *args).dep & LOCAL or changes(self, at, node.line):
@@ -290,6 +269,16 @@ class Calls(Receivers):
         if full in _PATHS or name in _OF_A_PATH:
             return Value(joined.dep & LOCAL, joined.params)
         return tensor_method(full, base, name, args, joined)
+
+    def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
+        """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""
+        is_sure = name in _RUNS or (
+            name.startswith("register_") and any(c.value.dep & RANK for c, *_ in self.conditions)
+        )
+        for v in args if name not in _PROCESSES else ():
+            if v.sort is not None and v.sort[0] in ("fn", "bound"):
+                for e in self.link.made_by(v, "()"):
+                    self.emit(e._replace(is_sure=is_sure, way=(self.place(node, name), *e.way)[:MOST_WAY]))
 
     def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name."""

@@ -8,11 +8,12 @@ from functools import reduce
 from typing import Any
 
 from unhang.lint import known
+from unhang.lint.divergence import dimensions
 from unhang.lint.ir import Call, Const, Expr, Ref
 from unhang.lint.passing import Passing
 from unhang.lint.settling import settle
-from unhang.lint.special import given_of
-from unhang.lint.values import MISSING, MOST_WAY, NONE_BY_BATCH, PLAIN, Place, Value, either
+from unhang.lint.special import given_of, in_table, is_batch
+from unhang.lint.values import MISSING, MOST_WAY, NONE_BY_BATCH, OWN_BATCH, PLAIN, RANK, Place, Value, either
 
 _REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
 _MOST_REGISTERED = 12
@@ -131,3 +132,17 @@ class Receivers(Passing):
             for conditional in self.link.summary(*target).conditional:
                 if conditional.found.code == "LNT111":
                     settle(self, conditional, given, self.place(node, name))
+
+    def got(self, node: Call, owner: str, base: Value, args: list[Value]) -> Value | None:
+        """What `get` gives of a batch, which may not have it, or of a table; None: it is something else that is asked."""
+        is_of_batch = not base.dep & RANK and (base.dep & OWN_BATCH or is_batch(owner))
+        if len(args) == 1 and is_of_batch and not self.link.project.is_sorted_by(node):
+            return Value(base.dep | MISSING, base.params)
+        return in_table(base.sort, args[0]) if base.sort is not None and base.sort[0] == "table" else None
+
+    def group_asked(self, node: Call, owner: str, name: str) -> str:
+        """The group in which a call asks for the number of the rank: `get_rank(group)`, `self.pp_group.rank()`."""
+        group = node.given("group", 0)
+        if group is None:
+            return owner if dimensions(owner) else ""
+        return self.group_of(group) if "rank" in name else ""
