@@ -28,9 +28,7 @@ from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, wo
 from unhang.lint.filling import is_dictionary
 from unhang.lint.ir import Call, Expr, Found, Function, If, Op, Stmt, nodes_in
 from unhang.lint.link import Link
-from unhang.lint.single import (
-    close_handler,
-)
+from unhang.lint.single import close_handler
 from unhang.lint.special import as_test, paths_in
 from unhang.lint.values import (
     DIFFERS,

@@ -28,7 +28,7 @@ from unhang.lint.ir import (
     packed,
 )
 from unhang.lint.known import STOPS, WRAPPERS
-from unhang.lint.syntax import Syntax
+from unhang.lint.syntax import Syntax, dotted
 
 _NOTHING = Const(None)
 _COMPARE = {
@@ -370,18 +370,6 @@ class Lowering:
 
     def _lambda(self, node: ast.Lambda) -> Expr:
         return Fn(self._define(node))
-
-
-def dotted(node: ast.expr) -> str:
-    """The path of a name with attributes; empty: it is something else."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    names.append(node.id)
-    return ".".join(reversed(names))
 
 
 def _caught(node: ast.expr | None) -> list[str]:

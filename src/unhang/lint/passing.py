@@ -166,18 +166,10 @@ class Passing(Items):
             if isinstance(expr, Ref):
                 self.wrap_in_place(expr.path, wrapped)
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
-        if called and summary.keeps and not self.is_special:
-            take_over(self, called, summary.keeps, given)
-        if called and summary.puts and not self.is_special:
-            take_over_puts(self, summary.puts, function, called)
-        if called and sort[0] == "bound" and function.sets and not self.is_special:
-            by_some(self, sort, called)
+        if not self.is_special:
+            self._change(sort, called, function, summary, given)
         if summary.marks:
             mark(self, summary.marks, given)
-        for i, alone in summary.alone.items() if not self.is_special else ():
-            e, v = given.get(i, (None, PLAIN))
-            if isinstance(e, Ref) and v.sort is not None and v.sort[0] == "bound":
-                by_some(self, v.sort, e.path.rpartition(".")[0], alone)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
@@ -200,6 +192,22 @@ class Passing(Items):
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
+
+    def _change(
+        self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,
+        given: dict[int, tuple[Expr, Value]],
+    ) -> None:  # fmt: skip
+        """What a call changes in the object whose method it is, and in those whose methods it was given."""
+        if called and summary.keeps:
+            take_over(self, called, summary.keeps, given)
+        if called and summary.puts:
+            take_over_puts(self, summary.puts, function, called)
+        if called and sort[0] == "bound" and function.sets:
+            by_some(self, sort, called)
+        for i, alone in summary.alone.items():
+            e, v = given.get(i, (None, PLAIN))
+            if isinstance(e, Ref) and v.sort is not None and v.sort[0] == "bound":
+                by_some(self, v.sort, e.path.rpartition(".")[0], alone)
 
     def _worth_following(
         self, function: Function, summary: Summary, given: dict[int, tuple[Expr, Value]]

@@ -48,30 +48,8 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         return
     v = given[conditional.param][1]
     found = conditional.found
-    if conditional.method.startswith("part:"):
-        e = given[conditional.param][0]
-        parts = [part_of(frame, e, v, name) for name in conditional.method[5:].split()]
-        if v.sort is not None and v.sort[0] == "param" and not any(p.dep & RANK for p in parts):
-            frame.later.append(conditional._replace(param=v.sort[1]))
-        elif v.dep & DIFFERS != LOCAL:
-            worth = v if v.dep & DIFFERS or len(parts) != 1 else parts[0]
-            settle(frame, conditional._replace(method=""), {conditional.param: (e, worth)}, place)
-    elif conditional.method.startswith("missing:"):
-        if v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-        elif isinstance(v.const, tuple) and v.const[0] == "obj":
-            _settle_missing(link, conditional.method[8:], v.const)
-    elif conditional.method == "is set":
-        if v.sort == ("set",):
-            link.report(conditional.path, found)
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-    elif conditional.method == "is ragged":
-        if v.sort is not None and v.sort[0] == "ragged":
-            words = {**found.words, "how": str(v.sort[1])}
-            link.report(place.path, Found(found.code, place.line, place.column + 1, words))
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
+    if conditional.method.startswith(("part:", "missing:", "is set", "is ragged")):
+        _settle_asked(frame, conditional, given, place)
     elif conditional.method == "is None":
         if found.code == "LNT111":
             if v.dep & (NONE_BY_BATCH | MISSING):
@@ -106,6 +84,35 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))
     elif v.sort is not None and v.sort[0] == "param":
         frame.later.append(conditional._replace(param=v.sort[1]))
+
+
+def _settle_asked(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
+    """What is asked of a value other than whether it differs: an attribute of it, a part of a batch, a set, its size."""
+    link, found, (e, v) = frame.link, conditional.found, given[conditional.param]
+    parts = []
+    if conditional.method.startswith("part:"):
+        parts = [part_of(frame, e, v, name) for name in conditional.method[5:].split()]
+        if v.sort is not None and v.sort[0] == "param" and not any(p.dep & RANK for p in parts):
+            frame.later.append(conditional._replace(param=v.sort[1]))
+        elif v.dep & DIFFERS != LOCAL:
+            worth = v if v.dep & DIFFERS or len(parts) != 1 else parts[0]
+            settle(frame, conditional._replace(method=""), {conditional.param: (e, worth)}, place)
+    elif conditional.method.startswith("missing:"):
+        if v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+        elif isinstance(v.const, tuple) and v.const[0] == "obj":
+            _settle_missing(link, conditional.method[8:], v.const)
+    elif conditional.method == "is set":
+        if v.sort == ("set",):
+            link.report(conditional.path, found)
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+    elif conditional.method == "is ragged":
+        if v.sort is not None and v.sort[0] == "ragged":
+            words = {**found.words, "how": str(v.sort[1])}
+            link.report(place.path, Found(found.code, place.line, place.column + 1, words))
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
 
 
 def _settle_missing(link: Link, which: str, inside: tuple[Any, ...]) -> None:
