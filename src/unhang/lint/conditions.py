@@ -240,13 +240,13 @@ def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
     return nothing, nothing
 
 
-def is_none_test(e: Expr) -> bool:
-    """`x is not None`, `"images" in batch`: whether the batch has it."""
-    match e:
-        case (
-            Op(op="is" | "is not", parts=[_, Const(value=None)]) | Op(op="in" | "not in", parts=[Const(value=str()), _])
-        ):
-            return True
+def asks_if_there(test: Expr, used: Expr) -> bool:
+    """Whether a condition asks if the batch has what is used where it has: `x.cuda() if x is not None else None`."""
+    match test:
+        case Op(op="is" | "is not", parts=[of, Const(value=None)]):
+            return of in list(nodes_in(used))
+        case Op(op="in" | "not in", parts=[Const(value=str()) as word, _]):
+            return word in list(nodes_in(used))
     return False
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, special
 from unhang.lint.comparing import comparison
-from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank, is_none_test
+from unhang.lint.conditions import asks_for_others, asks_if_there, implied, is_choice, is_defined, is_never_a_rank
 from unhang.lint.doubts import works
 from unhang.lint.filling import comprehension
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
@@ -350,7 +350,7 @@ class Expressions:
         both = either(a, b)
         if (
             (a.const is None) != (b.const is None)
-            and is_none_test(parts[0])
+            and asks_if_there(parts[0], parts[2] if a.const is None else parts[1])
             and ((a.dep | b.dep) & OWN_BATCH or any(special.is_batch(p.partition(".")[0]) for p in paths_in(parts[0])))
             and not self.link.project.is_sorted_by(parts[0])
         ):

@@ -89,7 +89,7 @@ def by_some(frame: Passing, sort: tuple[Any, ...], owner: str, alone: Value | No
         set_there = frame.link.attribute(me, name) or Value()
         if set_there.sort in (None, TEST):
             is_flag = isinstance(set_there.const, bool) or set_there.sort == TEST
-            frame.assign(Ref(path), Value(RANK, NO_PARAMS, TEST if is_flag else None), True)
+            frame.env[path] = Value(RANK, NO_PARAMS, TEST if is_flag else None)
             frame.link.of_first.add((frame.file, path))
 
 
