@@ -277,6 +277,8 @@ class Expressions:
         if op in COMPARISONS:
             return comparison(self, op, parts)
         values = [v if v.sort != LENGTH else Value(0, v.params) for v in map(self.value, parts)]
+        if op == "dict" and len(parts) > 2:  # the state of a part of it says nothing of the rest
+            values = [PLAIN if name_of(p) == "state_dict" else v for p, v in zip(parts, values, strict=True)]
         joined = mixed(*values)
         if op == "dict" and joined is PLAIN and (table := special.table_of(parts, values)) is not None:
             return Value(sort=table)

@@ -60,7 +60,8 @@ class Items(Expressions):
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
         if special.is_one_of_indices(base, at) and v.sort is not None and v.sort[0] == "ragged":
-            return v if v.dep & DATA or self.function.name == "forward" else Value(v.dep, v.params)
+            is_each = self.loops > 0 and self.function.name == "forward"  # for each expert
+            return v if v.dep & DATA or is_each else Value(v.dep, v.params)
         if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
             return PLAIN if at.const != 0 else v
         is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
