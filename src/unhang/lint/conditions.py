@@ -252,7 +252,7 @@ def asks_if_there(test: Expr, used: Expr) -> bool:
 
 def is_choice(e: Expr, v: Value) -> bool:
     """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
-    if isinstance(e, Op) and e.op in ("in", "==") and any(map(is_word, e.parts)):
+    if isinstance(e, Op) and e.op in ("in", "==", "!=", "not in") and any(map(is_word, e.parts)):
         return not v.dep & DIFFERS  # `"stage_3" in args.strategy`
     plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
     return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
