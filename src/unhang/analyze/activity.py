@@ -217,6 +217,11 @@ def goes_through_loader(frames: tuple[Frame, ...]) -> bool:
     return any(part in f.file for f in frames for part in _LOADER)
 
 
+def is_loader_worker(stack: ThreadStack) -> bool:
+    """Whether a thread is that of a worker process of a data loader, and not of another process that the program started."""
+    return any(f.function == "_worker_loop" or "/torchdata/" in f.file for f in stack.frames)
+
+
 def _fetches_data(frames: tuple[Frame, ...]) -> Frame | None:
     """The frame that asks for the next batch, where the stack goes through a loader or a loop's iterator."""
     mine = user_frames(frames)
@@ -258,10 +263,9 @@ def activity_of(evidence: RankEvidence, is_open: bool = True, thread: ThreadStac
 
 
 def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) -> Activity:
-    is_loader = goes_through_loader(stack.frames)
-    kind, awaits = (
-        ("", "") if is_loader else _named_wait(stack)
-    )  # a generator of the program's own says itself what it waits for
+    above = stack.frames[: stack.frames.index(frame)] if frame in stack.frames else stack.frames
+    # Code of the program's own, a generator or a data set in this process, says itself what it waits for.
+    kind, awaits = ("", "") if goes_through_loader(above) else _named_wait(stack)
     if kind:
         return Activity(kind, f"a wait for {awaits}", frame, awaits)
     if awaits := _polled(stack, frame, evidence):
