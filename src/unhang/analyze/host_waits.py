@@ -20,6 +20,11 @@ from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
+_OF_A_POOL = (
+    "/concurrent/futures/thread.py",
+    "/multiprocessing/pool.py",
+)  # the latter: threads, as a process has no others of it
+_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
 _ANSWERS = ("write", "send", "sendall", "send_json", "send_bytes", "send_string", "flush", "drain", "put")
 
 
@@ -84,7 +89,7 @@ class OwnPool(NamedTuple):
 
 def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
     """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
-    of_pools = (t for t in threads if any(f.file.endswith("/concurrent/futures/thread.py") for f in t.frames))
+    of_pools = (t for t in threads if any(f.file.endswith(_OF_A_POOL) for f in t.frames))
     for frame in (f for t in of_pools for f in user_frames(t.frames)):
         function = function_at(frame.file, frame.line)
         for call in _submitted(function):
@@ -97,7 +102,7 @@ def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
 
 def _submitted(node: ast.AST | None) -> list[ast.Call]:
     calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
-    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in ("submit", "map")]
+    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
 
 
 class OwnLoop(NamedTuple):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
+from unhang.analyze.given_back import kept_place, not_done, not_told
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
@@ -23,7 +25,18 @@ from unhang.analyze.host_waits import (
     unread_errors,
     writes_to_child,
 )
-from unhang.analyze.locks import Crosswise, HeldTwice, crosswise, held_by_parent, held_twice, kept_block, lost_notice
+from unhang.analyze.locks import (
+    Crosswise,
+    HeldTwice,
+    blocks_at,
+    crosswise,
+    held_by,
+    held_by_parent,
+    held_twice,
+    kept_block,
+    locked_above,
+    lost_notice,
+)
 from unhang.analyze.outside_waits import (
     asks_at,
     asks_for_pauses,
@@ -40,14 +53,17 @@ from unhang.analyze.outside_waits import (
     uncommitted,
     writes_back,
 )
+from unhang.analyze.own_threads import body_waits, few_parties, forked_place, keeps_alive, own_threads
 from unhang.analyze.polling import asks_database, name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
 from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
+from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
 from unhang.rules.base import Found
-from unhang.rules.failure import FirstException, found_at_first
+from unhang.rules.failure import NO_WORDS, FirstException, found_at_first
+from unhang.rules.known_waits import known_repairs
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
 
 _ASYNC = "its tasks"
@@ -55,15 +71,17 @@ _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
 
 
 class Remedy(NamedTuple):
-    """The name of a fix of the card, and its words."""
+    """A fix, or the name of one of the card, and its words."""
 
-    name: str
-    words: Mapping[str, object]
+    fix: str | Fix
+    words: Mapping[str, object] = NO_WORDS
 
 
 def remedy_of(s: Situation, late: LateRank) -> Remedy | None:
     """The change at the place that keeps the rank; None where the source does not show it for certain."""
-    return next(_remedies(s, late), None)
+    known = list(known_repairs(s, late))
+    limits = (fix for fix in known if fix.kind == LIMIT)
+    return next(chain((Remedy(f) for f in known if f.kind != LIMIT), _remedies(s, late), map(Remedy, limits)), None)
 
 
 def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
@@ -73,6 +91,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     words: dict[str, object]
     yield from _of_locks(s, late, frame, evidence)
     yield from _of_outside(s, late, frame, evidence)
+    yield from _of_threads(late, frame, evidence)
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
@@ -83,7 +102,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "the result of another thread" and (own := own_loop([*others, *filter(None, [evidence.main_stack])])):
         words = {"waits": w.spot(own.waits), "calls": w.spot(own.calls), "plain": own.plain}
         yield Remedy("not in its own loop", {**words, "text": line_text(own.calls.file, own.calls.line)})
-    if awaits == "the result of another thread" and (nested := own_pool(others)):
+    if nested := own_pool([t for t in others if _waits_for_work(t)]):
         words = {"submits": w.spot(nested.submits), "waits": w.spot(nested.waits), "pool": nested.pool}
         yield Remedy("a pool of its own", {**words, "function": nested.function})
     is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
@@ -122,6 +141,71 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         )
 
 
+def _waits_for_work(thread: ThreadStack) -> bool:
+    """Whether a thread waits for what it gave to a pool."""
+    above = thread.frames[: next((i for i, f in enumerate(thread.frames) if f.is_user), 0)]
+    names = [
+        ("concurrent/futures/_base.py", "result"),
+        ("concurrent/futures/_base.py", "wait"),
+        ("concurrent/futures/_base.py", "as_completed"),
+    ]
+    names += [("multiprocessing/pool.py", name) for name in ("get", "wait", "next")]
+    return any(f.file.endswith(file) and f.function == name for f in above for file, name in names)
+
+
+def _of_threads(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
+    """Of a wait for what another thread or task of the process does, or has."""
+    threads, awaits = own_threads(evidence), late.activity.awaits
+    if body := body_waits(threads):
+        made = f"    return {body.value}" if body.name else f"    {body.statement}"
+        use = (
+            f"{body.name} = made() in each function that uses it"
+            if body.name
+            else "made() in the function that uses it first"
+        )
+        words: dict[str, object] = {
+            "body": w.spot(body.body),
+            "imports": w.spot(body.imports),
+            "made": made,
+            "use": use,
+        }
+        yield Remedy("build it later", {**words, "statement": body.statement})
+    stacks = [user_frames(frames) for frames in (*(t.frames for t in threads), *(t.frames for t in evidence.tasks))]
+    beside = [f for mine in stacks for f in mine]
+    elsewhere = [f for mine in stacks if mine[:1] != (frame,) for f in mine]
+    if late.activity.kind == "lock" and (kept := kept_place(frame, beside)):
+        words = {
+            "leaves": f"{w.base_name(kept.path)}:{kept.leaves}",
+            "test": kept.test,
+            "give": kept.give,
+            "what": kept.name,
+        }
+        yield Remedy("give it back", {**words, "taken_at": kept.taken, "until": kept.until})
+    untold = not_told(frame, evidence.handled) if late.activity.kind == "lock" else None
+    if untold and not any((f.file, f.function) == (untold.at.file, untold.at.function) for f in elsewhere):
+        words = {"raised": w.spot(untold.at), "error": untold.error, "give": untold.give, "until": untold.until}
+        yield Remedy("tell it all the same", {**words, "spot": w.spot(frame), "function": untold.at.function})
+    if awaits == "a queue to be emptied" and (undone := undone_item(frame)):
+        yield undone
+    if awaits == "an event or condition" and (few := few_parties(frame, threads)):
+        words = {"made_at": f"{w.base_name(frame.file)}:{few.made}", "barrier": few.barrier, "here": few.here}
+        yield Remedy("count those that come", {**words, "parties": few.parties})
+
+
+def undone_item(frame: Frame) -> Remedy | None:
+    """Of a line that waits until all items of a queue are done: what does not say so."""
+    kept = not_done(frame)
+    if kept is None:
+        return None
+    way = (
+        f", where line {kept.leaves} (`{kept.test}`) leads past line {kept.until}"
+        if kept.leaves
+        else ": it never says so"
+    )
+    words = {"taken_at": f"{w.base_name(kept.path)}:{kept.taken}", "call": kept.call, "done": kept.give, "way": way}
+    return Remedy("say it is done", {**words, "spot": w.spot(frame)})
+
+
 def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
     """Of a wait for a lock, a place or a condition."""
     awaits = late.activity.awaits
@@ -132,8 +216,7 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
         keyword = "async with" if evidence.tasks else "with"
         words = {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler, **_held(twice)}
         yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
-    own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
-    if awaits in _OF_A_LOCK and (two := crosswise(own)):
+    if awaits in _OF_A_LOCK and (two := crosswise(own_threads(evidence))):
         yield _in_one_order(two)
     if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
         yield Remedy("leave the place", _held(own_place))
@@ -143,6 +226,15 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
     if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
         words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
         yield Remedy("leave the lock first", words)
+    for rank in late.victims if awaits == "a lock file" else ():  # the kernel does not say who has it
+        block = kept_block(s.case.ranks[rank].main_frames, frame) if rank in s.case.ranks else None
+        if block is not None and block[2] in {what for b in blocks_at(frame) for what in held_by(b)}:
+            words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": rank}
+            yield Remedy("leave the lock first", words)
+    is_own = stack is not None and stack.kernel is not None and stack.kernel.holder == evidence.identity.pid
+    if is_own and stack is not None and (own_lock := locked_above(stack.frames)):
+        words = {"spot": w.spot(frame), "outer": w.spot(own_lock[0]), "since": own_lock[1]}
+        yield Remedy("lock the file once", words)
 
 
 def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
@@ -158,6 +250,8 @@ def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEviden
         words = {"spot": spot, "path": fifo.path, "how": f", {fifo.how}" if fifo.how else "", "name": fifo.name}
         yield Remedy("no wait for a reader", {**words, "as": f"with {fifo.name}:" if fifo.is_block else ""})
     stack = stack_of(s, late)
+    if inherited := fresh_lock(forked_place(children)):
+        yield Remedy("fresh lock", inherited)
     if child := forked_torch(children):
         yield Remedy("one thread in the child", {"child": w.spot(child)})
     if stack is not None and (call := lost_worker(stack, children)):
@@ -259,8 +353,40 @@ def timer_off(s: Situation) -> Mapping[str, object]:
     return {"restores": f"{w.base_name(found[0])}:{found[1]}", "off": found[2]} if found else {}
 
 
+def end_the_thread(evidence: RankEvidence) -> Fix | None:
+    """How a process comes to its end that waits there for a thread of its own; None where the source does not show it."""
+    kept = keeps_alive(evidence)
+    if kept is None:
+        return None
+    file, wants = (
+        w.base_name(kept.stands.file),
+        {"get": "an item of", "put": "room in", "wait": "what is told by"}[kept.does],
+    )
+    head = f"# {w.spot(kept.stands)}: a thread of {kept.function}() waits for {wants} `{kept.what}`, and the interpreter for the thread\n"
+    ends = {
+        "get": f"{kept.what}.put(None)   # in a `finally` around the training; and {kept.function}() returns when it gets None",
+        "put": f"while not {kept.what}.empty(): {kept.what}.get()   # in a `finally` around the training; and {kept.function}() then ends",
+        "wait": f"{kept.what}.set()   # in a `finally` around the training; and {kept.function}() then ends",
+    }[kept.does]
+    daemon = (
+        f"# {file}:{kept.made}: it ends with the process then, whatever it waits for\n{kept.thread}"
+        if kept.made
+        else ""
+    )
+    return Fix(
+        title="Let the thread end with the process: the interpreter waits for it at its end, and nobody is left to end its wait",
+        advice=head + (daemon or ends),
+        verify="unhang run -- <the same command>: the process ends, with its exception if it raised one, and the launcher ends the others",
+        undo="revert the edit",
+    )
+
+
 def lost_exception(s: Situation, first: FirstException) -> Found | None:
-    """What is known of an exception that a rank could not receive from a process of its own."""
+    """What is known of an exception that a rank could not receive from a process of its own, or after which its process cannot end."""
+    kept = s.case.ranks.get(first.ranks[0]) if len(first.ranks) == 1 else None
+    if kept is not None and (fix := end_the_thread(kept)) is not None:
+        words = {"type": first.error.type, "head": first.head}
+        return found_at_first(s, first, 0.9, words, say="raised", fixes=(fix, "mend", "no timeout"))
     beside = [f for e in s.case.ranks.values() for f in user_frames(e.main_frames)[:1]]
     lost = exception_not_sent(first.error, beside)
     if lost is None:

@@ -243,7 +243,7 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
-            names = (told.name,) if told else remedies(s, late)
+            names = (told.fix,) if told else remedies(s, late)
             given = {**words, **(told.words if told else {})}
             yield found_late(s, late, 0.88, given, say=kind, fixes=(*names, "only delays"))
 

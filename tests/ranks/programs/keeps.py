@@ -1,0 +1,228 @@
+"""Rank 1 waits in its fourth step for what somebody of its own process keeps: `keeps.py KIND`; with "sound" it is given back."""
+
+import contextlib
+import http.server
+import multiprocessing
+import queue
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+
+import requests
+import torch
+import toy
+
+KIND, IS_SOUND = sys.argv[1], sys.argv[2:] == ["sound"]
+HELD = threading.Lock()
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        if self.path == "/late":
+            time.sleep(2 if IS_SOUND else 600)
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"page")
+
+    def log_message(self, *args):
+        pass
+
+
+def serve(port):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    port.put(server.server_address[1])
+    server.serve_forever()
+
+
+def address():
+    """Of a server in a process of its own."""
+    port = multiprocessing.Queue()
+    multiprocessing.Process(target=serve, args=(port,), daemon=True).start()
+    return f"http://127.0.0.1:{port.get()}"
+
+
+def size_of(session, url):
+    page = session.get(url, stream=True)
+    if page.status_code == 200 and not IS_SOUND:
+        return int(page.headers["Content-Length"])  # stream leaves
+    return len(page.content)
+
+
+def on_stream():
+    """Pages are asked for, and not read: the pool of two connections is empty at the third."""
+    session, url = requests.Session(), address()
+    session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=2, pool_block=True))
+    for _ in range(3):
+        size_of(session, url)
+
+
+class Remote(torch.utils.data.Dataset):
+    def __init__(self, url):
+        self.url = url
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return len(requests.get(self.url + "/late").content)  # dataset
+
+
+def on_dataset():
+    for _ in torch.utils.data.DataLoader(Remote(address())):
+        pass
+
+
+def on_imports():
+    sys.path.insert(0, __file__.rpartition("/")[0])
+    import keeps_in_body
+
+    print(keeps_in_body.TABLE)
+
+
+class Buffers:
+    def __init__(self):
+        self.free = queue.Queue()
+        for _ in range(2):
+            self.free.put(bytearray(8))
+
+    def fill(self, number):
+        buffer = self.free.get()  # items
+        if number % 2 and not IS_SOUND:
+            return 0  # items leaves
+        buffer[0] = number
+        self.free.put(buffer)
+        return 1
+
+
+def on_items():
+    buffers = Buffers()
+    for number in range(6):
+        buffers.fill(number)
+
+
+def prepare(ready):
+    with contextlib.suppress(ValueError):
+        load(ready)
+
+
+def load(ready):
+    if not IS_SOUND:
+        try_to_read()
+    ready.set()
+
+
+def try_to_read():
+    raise ValueError("no such table")
+
+
+def watch(ready):
+    try:
+        load(ready)
+    except ValueError as error:
+        print(f"not loaded: {error}", flush=True)
+
+
+def on_told():
+    ready = threading.Event()
+    threading.Thread(target=watch, args=(ready,), daemon=True).start()
+    ready.wait()  # told
+
+
+POOL = ThreadPool(2)
+
+
+def part(number):
+    return number * 2
+
+
+def whole(number):
+    time.sleep(0.2)
+    if IS_SOUND:
+        return part(number)
+    return sum(POOL.map(part, range(number)))  # nested
+
+
+def on_nested():
+    POOL.map(whole, [3, 4])
+
+
+def count_in_child():
+    with HELD:
+        print("counted", flush=True)
+
+
+def on_forked():
+    """A thread has the lock as the process is forked."""
+    held = threading.Event()
+
+    def hold():
+        with HELD:
+            held.set()
+            time.sleep(2)
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    if IS_SOUND:
+        time.sleep(2.5)
+    child = multiprocessing.get_context("fork").Process(target=count_in_child)
+    child.start()
+    child.join()  # forked
+
+
+def write_all(items):
+    while True:
+        item = items.get()  # done takes
+        if item == "empty" and not IS_SOUND:
+            continue
+        items.task_done()
+
+
+def on_done():
+    items = queue.Queue()
+    threading.Thread(target=write_all, args=(items,), daemon=True).start()
+    for item in ("full", "empty"):
+        items.put(item)
+    items.join()  # done
+
+
+def meet(gate):
+    gate.wait()
+
+
+def on_parties():
+    gate = threading.Barrier(4)
+    for _ in range(3 if IS_SOUND else 2):
+        threading.Thread(target=meet, args=(gate,), daemon=True).start()
+    gate.wait()  # parties
+
+
+def make(batches):
+    while True:
+        batches.put(torch.zeros(4))  # ends
+
+
+def on_ends():
+    batches = queue.Queue(maxsize=2)
+    threading.Thread(target=make, args=(batches,), daemon=IS_SOUND).start()
+    batches.get()
+    time.sleep(0.5)
+    raise ValueError("a batch with no rows")  # raises
+
+
+def train(rank):
+    weights = torch.zeros(4, 1)
+    for number in range(6):
+        if rank == 1 and number == 3:
+            globals()[f"on_{KIND}"]()
+        toy.train_step(weights, toy.batch(rank))
+
+
+if __name__ == "__main__":
+    ranks_own = toy.begin()
+    train(ranks_own)
+    toy.end()
