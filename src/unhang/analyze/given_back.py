@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION, scope_of
 from unhang.analyze.source import function_at, nodes_around
-from unhang.analyze.trees import covers, files_beside, imported_by, nodes_of
+from unhang.analyze.trees import covers, imported_by, importers_beside, imports_beside, nodes_of
 from unhang.model import Frame, RaisedError, user_frames
 
 _NEW_SCOPE = (*FUNCTION, ast.Lambda, ast.ClassDef)
@@ -142,12 +142,17 @@ def _places_of(path: str, function: ast.AST, what: str, verb: str) -> Iterator[K
             yield Kept(path, call.lineno, ast.unparse(call), what, give, *way)
 
 
+def _program_of(path: str) -> list[str]:
+    """A file, and those beside it that it imports, or that import it: others of the folder are other programs."""
+    return list(dict.fromkeys([path, *imports_beside(path).values(), *importers_beside(path)]))
+
+
 def not_done(frame: Frame) -> Kept | None:
     """Of a line that waits until all items of a queue are done (`q.join()`): the one function that takes them, and does not say so of each."""
     joined = [c for c in _calls(nodes_of(frame.file)) if covers(c, frame.line) and last_name(c.func) == "join"]
     names = {last_name(c.func.value) for c in joined if isinstance(c.func, ast.Attribute)}
     found = []
-    for path in files_beside(frame.file) if len(names) == 1 else ():
+    for path in _program_of(frame.file) if len(names) == 1 else ():
         for function in (n for n in nodes_of(path) if isinstance(n, FUNCTION)):
             gets = [
                 c for c in _calls(own_nodes(function)) if isinstance(c.func, ast.Attribute) and c.func.attr == "get"
@@ -162,7 +167,7 @@ def not_done(frame: Frame) -> Kept | None:
     kept = Kept(path, get.lineno, ast.unparse(get), names.pop(), f"{done}()")
     if statement is None:
         return None
-    if not any(last_name(c.func) == "task_done" for p in files_beside(frame.file) for c in _calls(nodes_of(p))):
+    if not any(last_name(c.func) == "task_done" for p in _program_of(frame.file) for c in _calls(nodes_of(p))):
         return kept
     way = way_past(path, function, statement, lambda n: isinstance(n, ast.Call) and ast.unparse(n.func) == done)
     return kept._replace(until=way[0], leaves=way[1], test=way[2]) if way else None
@@ -192,7 +197,7 @@ def takers(frame: Frame, takes: Takes) -> bool:
 def kept_connections(path: str, takes: Takes) -> list[Kept]:
     """The lines of a program that take something out of a library's pool and do not give it back on every way."""
     found: list[Kept | None] = []
-    for file in files_beside(path):
+    for file in _program_of(path):
         modules = imported_by(file)
         for function in (n for n in nodes_of(file) if isinstance(n, FUNCTION)):
             parents = {id(child): n for n in (function, *own_nodes(function)) for child in ast.iter_child_nodes(n)}
