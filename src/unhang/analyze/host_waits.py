@@ -20,11 +20,6 @@ from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
-_OF_A_POOL = (
-    "/concurrent/futures/thread.py",
-    "/multiprocessing/pool.py",
-)  # the latter: threads, as a process has no others of it
-_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
 _ANSWERS = ("write", "send", "sendall", "send_json", "send_bytes", "send_string", "flush", "drain", "put")
 
 
@@ -76,33 +71,6 @@ def puts(thread: ThreadStack) -> bool:
 def feeds(thread: ThreadStack) -> bool:
     """Whether a thread writes what a process has put into a queue of multiprocessing."""
     return any(f.function == "_feed" and f.file.endswith("/multiprocessing/queues.py") for f in thread.frames)
-
-
-class OwnPool(NamedTuple):
-    """`function` runs in the threads of `pool`, and waits at `waits` for what it submits to that at `submits`."""
-
-    waits: Frame
-    submits: Frame
-    function: str
-    pool: str
-
-
-def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
-    """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
-    of_pools = (t for t in threads if any(f.file.endswith(_OF_A_POOL) for f in t.frames))
-    for frame in (f for t in of_pools for f in user_frames(t.frames)):
-        function = function_at(frame.file, frame.line)
-        for call in _submitted(function):
-            pool = _receiver(call)
-            given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
-            if function is not None and function.name in map(last_name, given):
-                return OwnPool(frame, Frame(frame.file, call.lineno, function.name), function.name, pool)
-    return None
-
-
-def _submitted(node: ast.AST | None) -> list[ast.Call]:
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
-    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
 
 
 class OwnLoop(NamedTuple):

@@ -7,12 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
+from unhang.analyze.locks import scope_of
 from unhang.analyze.outside_waits import waits_in_fork
-from unhang.analyze.source import nodes_around
+from unhang.analyze.source import function_at, nodes_around
 from unhang.analyze.trees import covers, line_text, nodes_of
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 
 _IMPORT = "importlib._bootstrap"
+_POOLS = (
+    "/concurrent/futures/thread.py",
+    "/multiprocessing/pool.py",
+)  # the latter: threads, as a process has no others of it
+_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
 _JOINS_THREADS = (("/threading.py", "_shutdown"), ("/concurrent/futures/thread.py", "_python_exit"))
 _OF_A_POOL = "/concurrent/futures/thread.py"
 
@@ -22,17 +28,56 @@ def own_threads(evidence: RankEvidence) -> list[ThreadStack]:
     return [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
 
 
+class OwnPool(NamedTuple):
+    """`function` runs in the threads of `pool`, made by `made`, and waits at `waits` for what it submits to that at `submits`."""
+
+    waits: Frame
+    submits: Frame
+    function: str
+    pool: str
+    made: str
+
+
+def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
+    """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
+    of_pools = [t for t in threads if any(f.file.endswith(_POOLS) for f in t.frames)]
+    running = {f.function for t in of_pools for f in user_frames(t.frames)}
+    for frame in (f for t in of_pools for f in user_frames(t.frames)):
+        function = function_at(frame.file, frame.line)
+        inner = {last_name(c.args[0]) for c in _submitted(function) if c.args} - {frame.function}
+        if inner & running:
+            continue  # what it waits for has begun
+        for call in _submitted(function):
+            pool = _receiver(call)
+            given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
+            if function is not None and function.name in map(last_name, given):
+                sets = [n for n in ast.walk(scope_of(frame, pool) or ast.Module([], [])) if isinstance(n, ast.Assign)]
+                made = [ast.unparse(n.value) for n in sets if ast.unparse(n.targets[0]) == pool]
+                submits = Frame(frame.file, call.lineno, function.name)
+                return OwnPool(frame, submits, function.name, pool, made[0] if made else "ThreadPoolExecutor(8)")
+    return None
+
+
+def _receiver(call: ast.Call) -> str:
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _submitted(node: ast.AST | None) -> list[ast.Call]:
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
+    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
+
+
 class BodyWaits(NamedTuple):
     """A module's body waits at `body`, while it is imported, for a thread that waits at `imports` for the lock of that import.
 
-    `statement`: what stands at `body`; `name`: what that sets, or empty.
+    `made`: what stands there, as the body of a function named `function`; `use`: what takes its place.
     """
 
     body: Frame
     imports: Frame
-    statement: str
-    name: str
-    value: str
+    function: str
+    made: str
+    use: str
 
 
 def body_waits(threads: Sequence[ThreadStack]) -> BodyWaits | None:
@@ -46,12 +91,22 @@ def body_waits(threads: Sequence[ThreadStack]) -> BodyWaits | None:
     above = thread.frames[: thread.frames.index(body)]
     if not any(f.file.endswith(("/threading.py", "/concurrent/futures/_base.py", "/queue.py")) for f in above):
         return None
-    node = next((n for n in nodes_around(body.file, body.line)[1:] if isinstance(n, ast.stmt)), None)
-    is_set = isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
-    name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) and is_set else ""
-    value = ast.unparse(node.value) if isinstance(node, ast.Assign) and is_set else ""
-    statement = ast.unparse(node) if isinstance(node, ast.Assign | ast.Expr) else line_text(body.file, body.line)
-    return BodyWaits(body, user_frames(waiting[0].frames)[0], statement, name, value)
+    return BodyWaits(body, user_frames(waiting[0].frames)[0], *_as_function(body))
+
+
+def _as_function(body: Frame) -> tuple[str, str, str]:
+    """(name, body, what calls it) of a function that does what a module's body does at a line; of a value that it sets, gives that."""
+    statements = [n for n in nodes_around(body.file, body.line) if isinstance(n, ast.stmt)]
+    whole = ast.unparse(statements[0]) if statements else line_text(body.file, body.line)
+    match statements[-1] if statements else None:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) as node if whole.count(ast.unparse(node)) == 1:
+            function = name.lower() if name.lower() != name else f"make_{name}"
+            return (
+                function,
+                whole.replace(ast.unparse(node), f"return {ast.unparse(value)}"),
+                f"{function}() in place of {name}",
+            )
+    return "begin", whole, "begin() where the program begins its work, outside of any import"
 
 
 def _waits_for_import(thread: ThreadStack) -> bool:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
-from unhang.analyze.given_back import kept_place, not_done, not_told
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
@@ -17,7 +15,6 @@ from unhang.analyze.host_waits import (
     full_queue,
     not_released,
     own_loop,
-    own_pool,
     puts,
     queue_at,
     read_later,
@@ -53,7 +50,7 @@ from unhang.analyze.outside_waits import (
     uncommitted,
     writes_back,
 )
-from unhang.analyze.own_threads import body_waits, few_parties, forked_place, keeps_alive, own_threads
+from unhang.analyze.own_threads import forked_place, own_pool, own_threads
 from unhang.analyze.polling import asks_database, name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
@@ -62,19 +59,13 @@ from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
 from unhang.rules.base import Found
-from unhang.rules.failure import NO_WORDS, FirstException, found_at_first
+from unhang.rules.failure import FirstException, found_at_first
 from unhang.rules.known_waits import known_repairs
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
+from unhang.rules.thread_waits import Remedy, end_the_thread, of_threads, waits_for_work
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
-
-
-class Remedy(NamedTuple):
-    """A fix, or the name of one of the card, and its words."""
-
-    fix: str | Fix
-    words: Mapping[str, object] = NO_WORDS
 
 
 def remedy_of(s: Situation, late: LateRank) -> Remedy | None:
@@ -91,7 +82,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     words: dict[str, object]
     yield from _of_locks(s, late, frame, evidence)
     yield from _of_outside(s, late, frame, evidence)
-    yield from _of_threads(late, frame, evidence)
+    yield from of_threads(late, frame, evidence)
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
@@ -102,8 +93,13 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "the result of another thread" and (own := own_loop([*others, *filter(None, [evidence.main_stack])])):
         words = {"waits": w.spot(own.waits), "calls": w.spot(own.calls), "plain": own.plain}
         yield Remedy("not in its own loop", {**words, "text": line_text(own.calls.file, own.calls.line)})
-    if nested := own_pool([t for t in others if _waits_for_work(t)]):
-        words = {"submits": w.spot(nested.submits), "waits": w.spot(nested.waits), "pool": nested.pool}
+    if nested := own_pool([t for t in others if waits_for_work(t)]):
+        words = {
+            "submits": w.spot(nested.submits),
+            "waits": w.spot(nested.waits),
+            "pool": nested.pool,
+            "made": nested.made,
+        }
         yield Remedy("a pool of its own", {**words, "function": nested.function})
     is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
     if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
@@ -139,71 +135,6 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         yield Remedy(
             "second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)}
         )
-
-
-def _waits_for_work(thread: ThreadStack) -> bool:
-    """Whether a thread waits for what it gave to a pool."""
-    above = thread.frames[: next((i for i, f in enumerate(thread.frames) if f.is_user), 0)]
-    names = [
-        ("concurrent/futures/_base.py", "result"),
-        ("concurrent/futures/_base.py", "wait"),
-        ("concurrent/futures/_base.py", "as_completed"),
-    ]
-    names += [("multiprocessing/pool.py", name) for name in ("get", "wait", "next")]
-    return any(f.file.endswith(file) and f.function == name for f in above for file, name in names)
-
-
-def _of_threads(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
-    """Of a wait for what another thread or task of the process does, or has."""
-    threads, awaits = own_threads(evidence), late.activity.awaits
-    if body := body_waits(threads):
-        made = f"    return {body.value}" if body.name else f"    {body.statement}"
-        use = (
-            f"{body.name} = made() in each function that uses it"
-            if body.name
-            else "made() in the function that uses it first"
-        )
-        words: dict[str, object] = {
-            "body": w.spot(body.body),
-            "imports": w.spot(body.imports),
-            "made": made,
-            "use": use,
-        }
-        yield Remedy("build it later", {**words, "statement": body.statement})
-    stacks = [user_frames(frames) for frames in (*(t.frames for t in threads), *(t.frames for t in evidence.tasks))]
-    beside = [f for mine in stacks for f in mine]
-    elsewhere = [f for mine in stacks if mine[:1] != (frame,) for f in mine]
-    if late.activity.kind == "lock" and (kept := kept_place(frame, beside)):
-        words = {
-            "leaves": f"{w.base_name(kept.path)}:{kept.leaves}",
-            "test": kept.test,
-            "give": kept.give,
-            "what": kept.name,
-        }
-        yield Remedy("give it back", {**words, "taken_at": kept.taken, "until": kept.until})
-    untold = not_told(frame, evidence.handled) if late.activity.kind == "lock" else None
-    if untold and not any((f.file, f.function) == (untold.at.file, untold.at.function) for f in elsewhere):
-        words = {"raised": w.spot(untold.at), "error": untold.error, "give": untold.give, "until": untold.until}
-        yield Remedy("tell it all the same", {**words, "spot": w.spot(frame), "function": untold.at.function})
-    if awaits == "a queue to be emptied" and (undone := undone_item(frame)):
-        yield undone
-    if awaits == "an event or condition" and (few := few_parties(frame, threads)):
-        words = {"made_at": f"{w.base_name(frame.file)}:{few.made}", "barrier": few.barrier, "here": few.here}
-        yield Remedy("count those that come", {**words, "parties": few.parties})
-
-
-def undone_item(frame: Frame) -> Remedy | None:
-    """Of a line that waits until all items of a queue are done: what does not say so."""
-    kept = not_done(frame)
-    if kept is None:
-        return None
-    way = (
-        f", where line {kept.leaves} (`{kept.test}`) leads past line {kept.until}"
-        if kept.leaves
-        else ": it never says so"
-    )
-    words = {"taken_at": f"{w.base_name(kept.path)}:{kept.taken}", "call": kept.call, "done": kept.give, "way": way}
-    return Remedy("say it is done", {**words, "spot": w.spot(frame)})
 
 
 def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
@@ -351,34 +282,6 @@ def timer_off(s: Situation) -> Mapping[str, object]:
     files = {f.file: None for frames in stacks for f in user_frames(frames)}
     found = next((t for path in files if (t := timer_left_on(path))), None)
     return {"restores": f"{w.base_name(found[0])}:{found[1]}", "off": found[2]} if found else {}
-
-
-def end_the_thread(evidence: RankEvidence) -> Fix | None:
-    """How a process comes to its end that waits there for a thread of its own; None where the source does not show it."""
-    kept = keeps_alive(evidence)
-    if kept is None:
-        return None
-    file, wants = (
-        w.base_name(kept.stands.file),
-        {"get": "an item of", "put": "room in", "wait": "what is told by"}[kept.does],
-    )
-    head = f"# {w.spot(kept.stands)}: a thread of {kept.function}() waits for {wants} `{kept.what}`, and the interpreter for the thread\n"
-    ends = {
-        "get": f"{kept.what}.put(None)   # in a `finally` around the training; and {kept.function}() returns when it gets None",
-        "put": f"while not {kept.what}.empty(): {kept.what}.get()   # in a `finally` around the training; and {kept.function}() then ends",
-        "wait": f"{kept.what}.set()   # in a `finally` around the training; and {kept.function}() then ends",
-    }[kept.does]
-    daemon = (
-        f"# {file}:{kept.made}: it ends with the process then, whatever it waits for\n{kept.thread}"
-        if kept.made
-        else ""
-    )
-    return Fix(
-        title="Let the thread end with the process: the interpreter waits for it at its end, and nobody is left to end its wait",
-        advice=head + (daemon or ends),
-        verify="unhang run -- <the same command>: the process ends, with its exception if it raised one, and the launcher ends the others",
-        undo="revert the edit",
-    )
 
 
 def lost_exception(s: Situation, first: FirstException) -> Found | None:

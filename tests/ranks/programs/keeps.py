@@ -1,6 +1,7 @@
 """Rank 1 waits in its fourth step for what somebody of its own process keeps: `keeps.py KIND`; with "sound" it is given back."""
 
-import contextlib
+import asyncio
+import fcntl
 import http.server
 import multiprocessing
 import queue
@@ -9,8 +10,11 @@ import threading
 import time
 from multiprocessing.pool import ThreadPool
 
+import aiohttp
+import filelock
 import requests
 import torch
+import torch.distributed as dist
 import toy
 
 KIND, IS_SOUND = sys.argv[1], sys.argv[2:] == ["sound"]
@@ -23,10 +27,11 @@ class Pages(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/late":
             time.sleep(2 if IS_SOUND else 600)
+        page = b"page" * (1 << 20 if self.path == "/long" else 1)
         self.send_response(200)
-        self.send_header("Content-Length", "4")
+        self.send_header("Content-Length", str(len(page)))
         self.end_headers()
-        self.wfile.write(b"page")
+        self.wfile.write(page)
 
     def log_message(self, *args):
         pass
@@ -46,9 +51,9 @@ def address():
 
 
 def size_of(session, url):
-    page = session.get(url, stream=True)
+    page = session.get(url, stream=True)  # stream
     if page.status_code == 200 and not IS_SOUND:
-        return int(page.headers["Content-Length"])  # stream leaves
+        return int(page.headers["Content-Length"])
     return len(page.content)
 
 
@@ -58,6 +63,33 @@ def on_stream():
     session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=2, pool_block=True))
     for _ in range(3):
         size_of(session, url)
+
+
+async def pages(url):
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=2)) as session:
+        for _ in range(3):
+            page = await session.get(url + "/long")  # tasks
+            if IS_SOUND:
+                page.release()
+            print(page.status, flush=True)
+
+
+def on_tasks():
+    asyncio.run(pages(address()))
+
+
+def write_table(number):
+    with open("table.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # twice
+        print(number, flush=True)
+
+
+def on_twice():
+    with open("table.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if IS_SOUND:
+            fcntl.flock(file, fcntl.LOCK_UN)
+        write_table(3)
 
 
 class Remote(torch.utils.data.Dataset):
@@ -92,7 +124,7 @@ class Buffers:
     def fill(self, number):
         buffer = self.free.get()  # items
         if number % 2 and not IS_SOUND:
-            return 0  # items leaves
+            return 0
         buffer[0] = number
         self.free.put(buffer)
         return 1
@@ -102,11 +134,6 @@ def on_items():
     buffers = Buffers()
     for number in range(6):
         buffers.fill(number)
-
-
-def prepare(ready):
-    with contextlib.suppress(ValueError):
-        load(ready)
 
 
 def load(ready):
@@ -143,11 +170,11 @@ def whole(number):
     time.sleep(0.2)
     if IS_SOUND:
         return part(number)
-    return sum(POOL.map(part, range(number)))  # nested
+    return sum(POOL.map(part, range(number)))
 
 
 def on_nested():
-    POOL.map(whole, [3, 4])
+    POOL.map(whole, [3, 4])  # nested
 
 
 def count_in_child():
@@ -175,7 +202,7 @@ def on_forked():
 
 def write_all(items):
     while True:
-        item = items.get()  # done takes
+        item = items.get()
         if item == "empty" and not IS_SOUND:
             continue
         items.task_done()
@@ -202,7 +229,7 @@ def on_parties():
 
 def make(batches):
     for _ in range(2 if IS_SOUND else 6):
-        batches.put(torch.zeros(4))  # ends
+        batches.put(torch.zeros(4))
 
 
 def on_ends():
@@ -213,10 +240,22 @@ def on_ends():
     raise ValueError("a batch with no rows")  # raises
 
 
+def with_lock(rank):
+    """Rank 0 has the lock on a file while it waits for rank 1, which waits for the lock."""
+    with filelock.FileLock("cache.lock"):  # lock
+        if not IS_SOUND:
+            dist.barrier()
+    if IS_SOUND:
+        dist.barrier()
+
+
 def train(rank):
     weights = torch.zeros(4, 1)
     for number in range(6):
-        if rank == 1 and number == 3:
+        if KIND == "lock" and number == 3:
+            time.sleep(0 if rank == 0 else 1)
+            with_lock(rank)
+        elif rank == 1 and number == 3:
             globals()[f"on_{KIND}"]()
         toy.train_step(weights, toy.batch(rank))
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 def rows(number):
     if sys.argv[2:] != ["sound"]:
-        from keeps_in_body import SCALE
+        from keeps_in_body import SCALE  # imports
 
         return number * SCALE
     return number
@@ -14,4 +14,4 @@ def rows(number):
 
 SCALE = 2
 with ThreadPoolExecutor(1) as pool:
-    TABLE = list(pool.map(rows, range(3)))  # imports
+    TABLE = list(pool.map(rows, range(3)))
