@@ -20,7 +20,7 @@ _FIRST = {
     "forked": "os.register_at_fork(after_in_child=lambda: globals().update(HELD=threading.Lock()))",
     "done": "finally: items.task_done()",
     "parties": "gate = threading.Barrier(3)",
-    "tasks": "async with session.get(url + '/long') as page:",
+    "tasks": "async with session.get(url) as page:",
     "twice": "the caller at keeps.py:",
     "lock": "rank 0 has the lock since line",
     "dataset": "with a further argument: timeout=(10, 60)",

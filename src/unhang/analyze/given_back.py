@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION, scope_of
-from unhang.analyze.source import function_at, nodes_around
+from unhang.analyze.source import function_at, negated, nodes_around
 from unhang.analyze.trees import covers, imported_by, importers_beside, imports_beside, nodes_of
 from unhang.model import Frame, RaisedError, user_frames
 
@@ -74,10 +74,15 @@ def way_past(path: str, function: ast.AST, taken: ast.stmt, gives: Gives) -> tup
         if not _is_elsewhere(around, taken, end):
             tests = [ast.unparse(n.test) for n in around if isinstance(n, ast.If) and n.lineno > taken.lineno]
             return lines[0], end.lineno, f"if {tests[-1]}" if tests else ast.unparse(end)
-    for node in (n for n in nodes_around(path, lines[0]) if isinstance(n, ast.Try)):
-        handlers = [h for h in node.handlers if not any(covers(h, n) for n in lines)]
-        is_last = all(covers(node, n) for n in lines) and any(covers(s, lines[0]) for s in node.body)
-        if handlers and is_last and not _ends_process(handlers[0]):
+    whole = [n for n in nodes_around(path, lines[0]) if covers(n, lines[-1])]
+    names = {n.id for n in ast.walk(taken) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for node in (n for n in whole if isinstance(n, ast.If) and n.lineno > taken.lineno):
+        asked = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+        if not names & asked and not any(covers(s, n) for s in node.orelse for n in lines):
+            return lines[0], node.lineno, f"if {ast.unparse(negated(node.test))}"
+    for tried in (n for n in whole if isinstance(n, ast.Try)):
+        handlers = [h for h in tried.handlers if not any(covers(h, n) for n in lines)]
+        if handlers and any(covers(s, lines[0]) for s in tried.body) and not _ends_process(handlers[0]):
             head = f"except {ast.unparse(handlers[0].type)}" if handlers[0].type is not None else "except"
             return lines[0], handlers[0].lineno, head
     return None
@@ -174,18 +179,30 @@ def not_done(frame: Frame) -> Kept | None:
 
 
 class Takes(NamedTuple):
-    """How a library's pool is used: the methods that take, a keyword that they must have, what gives back or reads to the end."""
+    """How a library's pool is used: the methods that take, a keyword that they must have, what gives back or reads to the end.
+
+    `is_awaited`: only what is awaited takes. `owners`: the names of objects that have the pool; empty where any may.
+    """
 
     methods: tuple[str, ...]
     keyword: str
     gives: tuple[str, ...]
+    is_awaited: bool = False
+    owners: tuple[str, ...] = ()
 
     def is_of(self, call: ast.Call, modules: Iterable[str] = ()) -> bool:
         """Whether a call takes something out of a pool: of an object, not of a module such as `requests.get`."""
-        if not isinstance(call.func, ast.Attribute) or (self.methods and call.func.attr not in self.methods):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in self.methods:
             return False
-        keywords = [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords]
-        return (not self.keyword or self.keyword in keywords) and ast.unparse(call.func.value) not in modules
+        owner, keywords = call.func.value, [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords]
+        is_other = ast.unparse(owner) in modules or (self.owners and last_name(owner) not in self.owners)
+        return not is_other and (not self.keyword or self.keyword in keywords)
+
+    def as_at(self, frame: Frame) -> Takes | None:
+        """The same of the objects of which a line asks; None where no line tells them and no keyword does."""
+        asked = [c.func for c in _calls(nodes_of(frame.file)) if covers(c, frame.line)]
+        owners = {last_name(f.value) for f in asked if isinstance(f, ast.Attribute) and f.attr in self.methods}
+        return self if self.keyword else self._replace(owners=tuple(sorted(owners))) if owners else None
 
 
 def takers(frame: Frame, takes: Takes) -> bool:
@@ -213,6 +230,8 @@ def _kept_connection(
     parent = parents.get(id(call))
     if isinstance(parent, ast.Await):
         value, parent = parent, parents.get(id(parent))
+    elif takes.is_awaited:
+        return None
     kept = Kept(path, call.lineno, ast.unparse(call), "")
     match parent:
         case ast.Expr():

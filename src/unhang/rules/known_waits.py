@@ -24,7 +24,7 @@ _VERIFY = {
     LIMIT: "unhang run -- <the same command>: the rank goes on, or raises",
 }
 _LISTS = ("at", "calls", "beside", "peers", "names", "takes", "gives")
-_OF_A_WAIT = {*_LISTS, "keyword", "title", "advice", "command", "setting", "verify", "undo", "kind"}
+_OF_A_WAIT = {*_LISTS, "keyword", "is_awaited", "title", "advice", "command", "setting", "verify", "undo", "kind"}
 
 Frames = Sequence[Frame]
 
@@ -42,11 +42,7 @@ class KnownWait:
     names: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
-
-    @property
-    def uses(self) -> Takes | None:
-        """How the pool is used for which it waits, where it is one."""
-        return Takes(self.takes, self.keyword, self.gives) if self.gives else None
+    is_awaited: bool = False
 
 
 @cache
@@ -64,7 +60,7 @@ def _row(fields: Mapping[str, object]) -> KnownWait:
     verify, undo = str(fields.get("verify", _VERIFY[kind])), str(fields.get("undo", "revert the edit"))
     fix = Fix(str(fields["title"]), verify, undo=undo, kind=kind, **said)
     lists = {name: tuple(fields[name]) for name in _LISTS if name in fields}  # type: ignore[arg-type, var-annotated]
-    return KnownWait(fix, str(fields.get("keyword", "")), **lists)
+    return KnownWait(fix, str(fields.get("keyword", "")), **lists, is_awaited=bool(fields.get("is_awaited")))
 
 
 def known_repairs(s: Situation, late: LateRank) -> Iterator[Fix]:
@@ -83,9 +79,10 @@ def known_repairs(s: Situation, late: LateRank) -> Iterator[Fix]:
         if row.names and not _is_named(frame.file, row.names):
             continue
         words: dict[str, object] = {"spot": w.spot(frame)}
-        if row.uses is not None:
-            kept = kept_connections(frame.file, row.uses)
-            if not kept or any(takers(f, row.uses) for x in others for f in user_frames(x)):
+        if row.gives:
+            uses = Takes(row.takes, row.keyword, row.gives, row.is_awaited).as_at(frame)
+            kept = kept_connections(frame.file, uses) if uses else []
+            if uses is None or not kept or any(takers(f, uses) for x in others for f in user_frames(x)):
                 continue
             words |= _of_kept(kept)
         fix = row.fix

@@ -65,12 +65,18 @@ def on_stream():
         size_of(session, url)
 
 
+async def look(session, url):
+    page = await session.get(url)
+    if IS_SOUND:
+        page.release()
+    return page.status
+
+
 async def pages(url):
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=2)) as session:
-        for _ in range(3):
-            page = await session.get(url + "/long")  # tasks
-            if IS_SOUND:
-                page.release()
+        await look(session, url + "/long")
+        await look(session, url + "/long")
+        async with session.get(url + "/long") as page:  # tasks
             print(page.status, flush=True)
 
 
