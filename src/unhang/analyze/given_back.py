@@ -124,13 +124,22 @@ def kept_place(frame: Frame, beside: Iterable[Frame]) -> Kept | None:
         what = ast.unparse(call.func.value)
         scope = scope_of(frame, what) if call.func.attr in ("acquire", "get") else None
         for function in (n for n in ast.walk(scope) if isinstance(n, FUNCTION)) if scope is not None else ():
-            for kept in _places_of(frame.file, function, what, call.func.attr):
+            for kept in _places_of(frame.file, function, what, call.func.attr, _helpers(scope, function, what)):
                 if not any(f.file == frame.file and kept.taken < f.line <= kept.until for f in standing):
                     return kept
     return None
 
 
-def _places_of(path: str, function: ast.AST, what: str, verb: str) -> Iterator[Kept]:
+def _helpers(scope: ast.AST | None, function: ast.AST, what: str) -> set[str]:
+    """The other functions that give such a thing back."""
+    functions = [n for n in ast.walk(scope) if isinstance(n, FUNCTION)] if scope is not None else []
+    gives = {f"{what}.{name}" for name in ("release", "put", "put_nowait")}
+    return {
+        f.name for f in functions if f is not function for c in _calls(own_nodes(f)) if ast.unparse(c.func) in gives
+    }
+
+
+def _places_of(path: str, function: ast.AST, what: str, verb: str, helpers: set[str]) -> Iterator[Kept]:
     for call in _calls(own_nodes(function)):
         statement = _statement(path, call.lineno)
         if ast.unparse(call.func) != f"{what}.{verb}" or not isinstance(statement, ast.Assign | ast.Expr):
@@ -141,7 +150,8 @@ def _places_of(path: str, function: ast.AST, what: str, verb: str) -> Iterator[K
         give = f"{what}.put({name})" if verb == "get" else f"{what}.release()"
 
         def gives(node: ast.AST, give: str = give) -> bool:
-            return isinstance(node, ast.Call) and ast.unparse(node).replace("put_nowait(", "put(") == give
+            is_give = isinstance(node, ast.Call) and ast.unparse(node).replace("put_nowait(", "put(") == give
+            return is_give or (isinstance(node, ast.Call) and last_name(node.func) in helpers)
 
         if way := way_past(path, function, statement, gives):
             yield Kept(path, call.lineno, ast.unparse(call), what, give, *way)

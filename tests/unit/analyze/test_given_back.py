@@ -39,9 +39,10 @@ def test_a_way_on_which_the_place_is_kept(body: str, leaves: int, test: str, tmp
         "        if not text:\n            self.slots.release()\n            return None\n        self.slots.release()",
         "        for word in text:\n            if not word:\n                break\n        self.slots.release()",
         "        try:\n            self.work(text)\n            self.slots.release()\n        except ValueError:\n            self.slots.release()",
+        "        if not text:\n            return self.give()\n        self.slots.release()\n    def give(self):\n        self.slots.release()",
         "        return text  # somebody else gives it back",
     ],
-    ids=["finally", "before it leaves", "leaves another loop", "where it is caught", "elsewhere"],
+    ids=["finally", "before it leaves", "leaves another loop", "where it is caught", "by a method", "elsewhere"],
 )
 def test_a_place_that_is_given_back(body: str, tmp_path: Path) -> None:
     assert kept_place(frame(program(tmp_path, _PLACES.format(body=body)), "waits"), ()) is None
