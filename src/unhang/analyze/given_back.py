@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.locks import FUNCTION, scope_of
+from unhang.analyze.locks import FUNCTION, held_by, scope_of
 from unhang.analyze.source import function_at, negated, nodes_around
 from unhang.analyze.trees import covers, imported_by, importers_beside, imports_beside, nodes_of
 from unhang.model import Frame, RaisedError, user_frames
@@ -117,17 +117,27 @@ def kept_place(frame: Frame, beside: Iterable[Frame]) -> Kept | None:
 
     `beside`: where the other threads and tasks of the process stand: one that has it now may give it back.
     """
-    standing = list(beside)
+    standing = [f for f in beside if f.file == frame.file]
     for call in _calls(nodes_of(frame.file)):
         if not covers(call, frame.line) or not isinstance(call.func, ast.Attribute):
             continue
-        what = ast.unparse(call.func.value)
-        scope = scope_of(frame, what) if call.func.attr in ("acquire", "get") else None
-        for function in (n for n in ast.walk(scope) if isinstance(n, FUNCTION)) if scope is not None else ():
-            for kept in _places_of(frame.file, function, what, call.func.attr, _helpers(scope, function, what)):
-                if not any(f.file == frame.file and kept.taken < f.line <= kept.until for f in standing):
-                    return kept
+        what, verb = ast.unparse(call.func.value), call.func.attr
+        scope = scope_of(frame, what) if verb in ("acquire", "get") else None
+        if scope is None or any(_may_have(f, what, verb) for f in standing):
+            continue
+        for function in (n for n in ast.walk(scope) if isinstance(n, FUNCTION)):
+            for kept in _places_of(frame.file, function, what, verb, _helpers(scope, function, what)):
+                return kept
     return None
+
+
+def _may_have(at: Frame, what: str, verb: str) -> bool:
+    """Whether the function takes such a thing at another line than that at which it stands."""
+    function = function_at(at.file, at.line)
+    nodes = list(own_nodes(function)) if function is not None else []
+    takes = [c for c in _calls(nodes) if ast.unparse(c.func) == f"{what}.{verb}"]
+    blocks = [n for n in nodes if isinstance(n, ast.With | ast.AsyncWith) and what in held_by(n)]
+    return bool(takes or blocks) and not any(covers(c, at.line) for c in takes)
 
 
 def _helpers(scope: ast.AST | None, function: ast.AST, what: str) -> set[str]:

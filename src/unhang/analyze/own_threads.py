@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
+from unhang.analyze.host_waits import forked_lock
 from unhang.analyze.locks import scope_of
 from unhang.analyze.outside_waits import waits_in_fork
 from unhang.analyze.source import function_at, nodes_around
@@ -146,10 +147,9 @@ def keeps_alive(evidence: RankEvidence) -> KeepsAlive | None:
     main = evidence.main_frames
     if not any(f.file.endswith(file) and f.function == name for f in main for file, name in _JOINS_THREADS):
         return None
-    for thread in (t for t in own_threads(evidence) if not t.is_main):
+    threads = [t for t in own_threads(evidence) if not t.is_main and user_frames(t.frames)]
+    for thread in threads if not any(t.is_active is True for t in threads) else ():
         mine = user_frames(thread.frames)
-        if not mine or thread.is_active is True:
-            continue
         does, what = _waits_at(mine[0])
         if any(f.file.endswith(_OF_A_POOL) for f in thread.frames):
             return KeepsAlive(mine[0], mine[-1].function, 0, "", does, what) if does else None
@@ -183,6 +183,14 @@ def _as_daemon(call: ast.Call) -> str:
     return f"{ast.unparse(call)[:-1]}, daemon=True)"
 
 
+def of_threading(path: str, maker: ast.expr) -> bool:
+    """Whether a thing is made by the module of threads, and not by that of the same names for processes, or tasks."""
+    if isinstance(maker, ast.Name):
+        given = (n for n in nodes_of(path) if isinstance(n, ast.ImportFrom) and n.module == "threading")
+        return any(maker.id in (a.asname, a.name) for n in given for a in n.names)
+    return ast.unparse(maker).startswith("threading.")
+
+
 class FewParties(NamedTuple):
     """A barrier, made at line `made` for so many `parties`, at which all threads of the process stand that are left: `here` of them."""
 
@@ -203,7 +211,7 @@ def few_parties(frame: Frame, threads: Iterable[ThreadStack]) -> FewParties | No
         and last_name(n.targets[0]) in names
         and isinstance(n.value, ast.Call)
         and n.value.args
-        if last_name(n.value.func) == "Barrier"
+        if last_name(n.value.func) == "Barrier" and of_threading(frame.file, n.value.func)
     ]
     mine = [t for t in threads if user_frames(t.frames)]
     at = [t for t in mine if any(f.function == "_wait" and f.file.endswith("/threading.py") for f in t.frames[:3])]
@@ -216,5 +224,12 @@ def few_parties(frame: Frame, threads: Iterable[ThreadStack]) -> FewParties | No
 
 
 def forked_place(children: Iterable[ThreadStack]) -> Frame | None:
-    """Where a forked process of the program stands at a `with`, its last line: a lock of threads is taken there, if the source says so."""
-    return next((t.frames[0] for t in children if waits_in_fork(t) and t.frames[0].is_user), None)
+    """Where a forked process of the program waits at a `with` for a lock of threads, as the source has it."""
+    found = (t.frames[0] for t in children if waits_in_fork(t) and t.frames[0].is_user)
+    locks = ((f, lock) for f in found if (lock := forked_lock(f)) is not None)
+    return next((f for f, k in locks if of_threading(f.file, _maker(k.made))), None)
+
+
+def _maker(made: str) -> ast.expr:
+    value = ast.parse(made, mode="eval").body
+    return value.func if isinstance(value, ast.Call) else value

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from unhang.analyze.given_back import Kept, Takes, kept_connections, takers
+from unhang.analyze.locks import blocks_around, blocks_at, held_by
 from unhang.analyze.own_threads import own_threads
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.trees import covers, nodes_of
@@ -76,8 +77,10 @@ def known_repairs(s: Situation, late: LateRank) -> Iterator[Fix]:
         peers = [e.main_frames for r, e in s.case.ranks.items() if r != late.rank]
         if not holds or any(_stands(row.beside, x) for x in others) or any(_stands(row.peers, x) for x in peers):
             continue
-        if row.names and not _is_named(frame.file, row.names):
+        if row.names and (not _is_named(frame.file, row.names) or _is_held(s, frame)):
             continue
+        if row.peers and (not all(peers) or len(peers) + 1 < len(s.case.world)):
+            continue  # who is not seen may be the one that ends the wait
         words: dict[str, object] = {"spot": w.spot(frame)}
         if row.gives:
             uses = Takes(row.takes, row.keyword, row.gives, row.is_awaited).as_at(frame)
@@ -122,6 +125,15 @@ def _calls(frame: Frame, row: KnownWait, mine: Sequence[Frames]) -> bool:
     """Whether the line waits in one of the row's functions itself, with nothing above it."""
     called = {ast.unparse(n.func) for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line)}
     return any(frames[:1] == (frame,) for frames in map(tuple, mine)) and not called.isdisjoint(row.calls)
+
+
+def _is_held(s: Situation, frame: Frame) -> bool:
+    """Whether a rank that is seen stands in a block that has what the line waits for."""
+    whats = {what for block in blocks_at(frame) for what in held_by(block)}
+    inside = (
+        b for e in s.case.ranks.values() for t in e.stacks for f in user_frames(t.frames) for b in blocks_around(f)
+    )
+    return any(whats & held_by(block) for block in inside)
 
 
 def _is_named(path: str, names: Iterable[str]) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program, thread
-from unhang.analyze.own_threads import body_waits, few_parties, keeps_alive
+from unhang.analyze.own_threads import body_waits, few_parties, forked_place, keeps_alive
 from unhang.model import Frame, RankEvidence, RankIdentity, ThreadStack
+from unhang.model.frames import KernelWait
 
 _LIB = "/usr/lib/python3.11/"
 _RESULT = Frame(f"{_LIB}concurrent/futures/_base.py", 451, "result")
@@ -68,7 +70,7 @@ def test_a_thread_that_keeps_the_process_at_its_end(more: str, ends: Frame, is_t
 
 
 _GATE = """
-gate = threading.Barrier({count})
+gate = {maker}({count})
 def meet():
     gate.wait()  # waits
     work()  # works
@@ -76,9 +78,32 @@ def meet():
 
 
 @pytest.mark.parametrize(
-    ("count", "other", "is_told"), [("3", "waits", True), ("n", "waits", False), ("3", "works", False)]
+    ("maker", "count", "other", "is_told"),
+    [
+        ("threading.Barrier", "3", "waits", True),
+        ("threading.Barrier", "n", "waits", False),
+        ("threading.Barrier", "3", "works", False),
+        ("multiprocessing.Barrier", "3", "waits", False),
+    ],
+    ids=["too few", "not known", "one works", "of processes"],
 )
-def test_a_barrier_that_counts_more_than_there_are(count: str, other: str, is_told: bool, tmp_path: Path) -> None:
-    file = program(tmp_path, _GATE.format(count=count))
+def test_a_barrier_that_counts_more_than_there_are(
+    maker: str, count: str, other: str, is_told: bool, tmp_path: Path
+) -> None:
+    file = program(tmp_path, _GATE.format(maker=maker, count=count))
     stacks = [thread(_WAIT, frame(file, "waits")), thread(*((_WAIT,) if other == "waits" else ()), frame(file, other))]
     assert (few_parties(frame(file, "waits"), stacks) is not None) is is_told
+
+
+@pytest.mark.parametrize(("made", "is_told"), [("threading.Lock()", True), ("multiprocessing.Lock()", False)])
+def test_a_lock_that_a_forked_process_got_as_it_was(made: str, is_told: bool, tmp_path: Path) -> None:
+    file = program(
+        tmp_path, f"HELD = {made}\ndef count():\n    with HELD:  # waits\n        pass\n    work()  # works\n"
+    )
+    fork = Frame(f"{_LIB}multiprocessing/popen_fork.py", 71, "_launch")
+    at, works, asleep = frame(file, "waits"), frame(file, "works"), KernelWait("futex")
+    child = ThreadStack("MainThread", (at, fork), True, process_id=7, kernel=asleep)
+    assert (forked_place([child]) == at) is is_told
+    assert forked_place([replace(child, kernel=KernelWait("read"))]) is None
+    assert forked_place([replace(child, frames=(works, fork))]) is None
+    assert forked_place([replace(child, frames=(at,))]) is None, "it was not forked"
