@@ -334,3 +334,43 @@ def not_told(frame: Frame, errors: Iterable[RaisedError]) -> NotTold | None:
                 ):
                     return NotTold(at, error.type, call.lineno, ast.unparse(call))
     return None
+
+
+class Ended(NamedTuple):
+    """The one function that puts into `queue` ends at line `leaves` of `path`, where `test` leads, without a last item."""
+
+    path: str
+    function: str
+    queue: str
+    leaves: int
+    test: str
+
+
+def ended_producer(frame: Frame) -> Ended | None:
+    """Of a line that waits for an item of a queue which no thread is left to fill: the way out on which the one that filled it ends."""
+    asked = [
+        c.func for c in _calls(nodes_of(frame.file)) if covers(c, frame.line) and isinstance(c.func, ast.Attribute)
+    ]
+    names = {last_name(f.value) for f in asked if f.attr == "get"}
+    found = []
+    for path in _program_of(frame.file) if len(names) == 1 else ():
+        for function in (n for n in nodes_of(path) if isinstance(n, FUNCTION)):
+            puts = [c for c in _calls(own_nodes(function)) if _is_put(c, names)]
+            found += [(path, function, puts)] if puts else []
+    if len(found) != 1:
+        return None
+    path, function, puts = found[0]
+    loops = [n for n in own_nodes(function) if isinstance(n, _LOOPS) and any(covers(n, c.lineno) for c in puts)]
+    ends = [n for loop in loops for n in ast.walk(loop) if isinstance(n, ast.Return | ast.Break)]
+    is_last = any(c.lineno > (loop.end_lineno or 0) for loop in loops for c in puts)
+    around = nodes_around(path, ends[0].lineno) if len(ends) == 1 else ()
+    tests = [n for n in around if isinstance(n, ast.If)]
+    if len(loops) != 1 or len(ends) != 1 or not tests or any(covers(tests[-1], c.lineno) for c in puts):
+        return None
+    queue = next(ast.unparse(c.func.value) for c in puts if isinstance(c.func, ast.Attribute))
+    return None if is_last else Ended(path, function.name, queue, ends[0].lineno, ast.unparse(tests[-1].test))
+
+
+def _is_put(call: ast.Call, names: set[str]) -> bool:
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("put", "put_nowait")
+    return is_method and isinstance(call.func, ast.Attribute) and last_name(call.func.value) in names

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import indent
 from typing import NamedTuple
 
-from unhang.analyze.given_back import kept_place, not_done, not_told
+from unhang.analyze.given_back import ended_producer, kept_place, not_done, not_told
 from unhang.analyze.own_threads import body_waits, few_parties, keeps_alive, own_threads
 from unhang.analyze.situation import LateRank
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
@@ -54,6 +54,10 @@ def of_threads(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator
     if untold and not any((f.file, f.function) == (untold.at.file, untold.at.function) for f in elsewhere):
         words = {"raised": w.spot(untold.at), "error": untold.error, "give": untold.give, "until": untold.until}
         yield Remedy("tell it all the same", {**words, "spot": w.spot(frame), "function": untold.at.function})
+    unfed = late.doer is not None and late.doer.is_unfed
+    if awaits == "a queue" and unfed and (ended := ended_producer(frame)):
+        words = {"leaves": f"{w.base_name(ended.path)}:{ended.leaves}", "test": ended.test, "queue": ended.queue}
+        yield Remedy("end the queue", {**words, "function": ended.function, "spot": w.spot(frame)})
     if awaits == "a queue to be emptied" and (undone := undone_item(frame)):
         yield undone
     if awaits == "an event or condition" and (few := few_parties(frame, threads)):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program
-from unhang.analyze.given_back import Takes, kept_connections, kept_place, not_done, not_told
+from unhang.analyze.given_back import Takes, ended_producer, kept_connections, kept_place, not_done, not_told
 from unhang.model import Frame, RaisedError
 
 _PLACES = """
@@ -167,3 +167,32 @@ def test_a_connection_that_is_given_back_as_an_argument(tmp_path: Path) -> None:
         assert mine is not None
         assert bool(kept_connections(str(file), mine)) is is_kept
         assert takes.as_at(Frame(str(file), 3, "rows")) is None
+
+
+_FEEDS = """
+def feed(batches, items):
+    for item in items:
+        if item is None:
+            {way}
+        batches.put(item)
+    {last}
+def main(batches):
+    batches.get()  # waits
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "last", "is_told"),
+    [
+        ("return", "print()", True),
+        ("break", "print()", True),
+        ("break", "batches.put(None)", False),
+        ("return batches.put(None)", "print()", False),
+        ("continue", "print()", False),
+    ],
+)
+def test_a_thread_that_leaves_the_queue_without_a_word(way: str, last: str, is_told: bool, tmp_path: Path) -> None:
+    found = ended_producer(frame(program(tmp_path, _FEEDS.format(way=way, last=last)), "waits"))
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found.leaves, found.function, found.test) == (5, "feed", "item is None")
