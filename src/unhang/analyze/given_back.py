@@ -14,10 +14,10 @@ from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION, held_by, scope_of
 from unhang.analyze.source import function_at, negated, nodes_around
 from unhang.analyze.trees import covers, imported_by, importers_beside, imports_beside, nodes_of
-from unhang.model import Frame, RaisedError, user_frames
+from unhang.model import Frame
 
 _NEW_SCOPE = (*FUNCTION, ast.Lambda, ast.ClassDef)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 Gives = Callable[[ast.AST], bool]
@@ -49,7 +49,7 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             todo += ast.iter_child_nodes(node)
 
 
-def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+def calls_in(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
     return (n for n in nodes if isinstance(n, ast.Call))
 
 
@@ -58,7 +58,7 @@ def _statement(path: str, line: int) -> ast.stmt | None:
     return found[-1] if found else None
 
 
-def _finals(function: ast.AST) -> list[ast.stmt]:
+def final_statements(function: ast.AST) -> list[ast.stmt]:
     return [s for n in own_nodes(function) if isinstance(n, ast.Try) for s in n.finalbody]
 
 
@@ -66,7 +66,7 @@ def way_past(path: str, function: ast.AST, taken: ast.stmt, gives: Gives) -> tup
     """(where the function gives back what a statement takes, where a way ends on which it does not, what leads there); None where it always does."""
     lines = sorted(n.lineno for n in own_nodes(function) if gives(n) and isinstance(n, ast.expr))
     lines = [n for n in lines if n > (taken.end_lineno or taken.lineno)]
-    if not lines or any(covers(s, n) for s in _finals(function) for n in lines):
+    if not lines or any(covers(s, n) for s in final_statements(function) for n in lines):
         return None
     ends = [n for n in own_nodes(function) if isinstance(n, _ENDS) and taken.lineno < n.lineno < lines[0]]
     for end in sorted(ends, key=lambda n: n.lineno):
@@ -90,7 +90,7 @@ def way_past(path: str, function: ast.AST, taken: ast.stmt, gives: Gives) -> tup
 
 def _is_elsewhere(around: Sequence[ast.AST], taken: ast.stmt, end: ast.stmt) -> bool:
     """Whether a way ends where the thing was not taken, is not left, or where the function catches what is raised."""
-    loops = [n for n in around if isinstance(n, _LOOPS)]
+    loops = [n for n in around if isinstance(n, LOOPS)]
     if isinstance(end, ast.Continue | ast.Break) and not (loops and covers(loops[-1], taken.lineno)):
         return True
     for node in around:
@@ -118,7 +118,7 @@ def kept_place(frame: Frame, beside: Iterable[Frame]) -> Kept | None:
     `beside`: where the other threads and tasks of the process stand: one that has it now may give it back.
     """
     standing = [f for f in beside if f.file == frame.file]
-    for call in _calls(nodes_of(frame.file)):
+    for call in calls_in(nodes_of(frame.file)):
         if not covers(call, frame.line) or not isinstance(call.func, ast.Attribute):
             continue
         what, verb = ast.unparse(call.func.value), call.func.attr
@@ -135,7 +135,7 @@ def _may_have(at: Frame, what: str, verb: str) -> bool:
     """Whether the function takes such a thing at another line than that at which it stands."""
     function = function_at(at.file, at.line)
     nodes = list(own_nodes(function)) if function is not None else []
-    takes = [c for c in _calls(nodes) if ast.unparse(c.func) == f"{what}.{verb}"]
+    takes = [c for c in calls_in(nodes) if ast.unparse(c.func) == f"{what}.{verb}"]
     blocks = [n for n in nodes if isinstance(n, ast.With | ast.AsyncWith) and what in held_by(n)]
     return bool(takes or blocks) and not any(covers(c, at.line) for c in takes)
 
@@ -145,12 +145,12 @@ def _helpers(scope: ast.AST | None, function: ast.AST, what: str) -> set[str]:
     functions = [n for n in ast.walk(scope) if isinstance(n, FUNCTION)] if scope is not None else []
     gives = {f"{what}.{name}" for name in ("release", "put", "put_nowait")}
     return {
-        f.name for f in functions if f is not function for c in _calls(own_nodes(f)) if ast.unparse(c.func) in gives
+        f.name for f in functions if f is not function for c in calls_in(own_nodes(f)) if ast.unparse(c.func) in gives
     }
 
 
 def _places_of(path: str, function: ast.AST, what: str, verb: str, helpers: set[str]) -> Iterator[Kept]:
-    for call in _calls(own_nodes(function)):
+    for call in calls_in(own_nodes(function)):
         statement = _statement(path, call.lineno)
         if ast.unparse(call.func) != f"{what}.{verb}" or not isinstance(statement, ast.Assign | ast.Expr):
             continue
@@ -167,20 +167,20 @@ def _places_of(path: str, function: ast.AST, what: str, verb: str, helpers: set[
             yield Kept(path, call.lineno, ast.unparse(call), what, give, *way)
 
 
-def _program_of(path: str) -> list[str]:
+def program_of(path: str) -> list[str]:
     """A file, and those beside it that it imports, or that import it: others of the folder are other programs."""
     return list(dict.fromkeys([path, *imports_beside(path).values(), *importers_beside(path)]))
 
 
 def not_done(frame: Frame) -> Kept | None:
     """Of a line that waits until all items of a queue are done (`q.join()`): the one function that takes them, and does not say so of each."""
-    joined = [c for c in _calls(nodes_of(frame.file)) if covers(c, frame.line) and last_name(c.func) == "join"]
+    joined = [c for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line) and last_name(c.func) == "join"]
     names = {last_name(c.func.value) for c in joined if isinstance(c.func, ast.Attribute)}
     found = []
-    for path in _program_of(frame.file) if len(names) == 1 else ():
+    for path in program_of(frame.file) if len(names) == 1 else ():
         for function in (n for n in nodes_of(path) if isinstance(n, FUNCTION)):
             gets = [
-                c for c in _calls(own_nodes(function)) if isinstance(c.func, ast.Attribute) and c.func.attr == "get"
+                c for c in calls_in(own_nodes(function)) if isinstance(c.func, ast.Attribute) and c.func.attr == "get"
             ]
             gets = [c for c in gets if last_name(c.func.value) in names] if gets else []  # type: ignore[attr-defined]
             found += [(path, function, c) for c in gets]
@@ -192,7 +192,7 @@ def not_done(frame: Frame) -> Kept | None:
     kept = Kept(path, get.lineno, ast.unparse(get), names.pop(), f"{done}()")
     if statement is None:
         return None
-    if not any(last_name(c.func) == "task_done" for p in _program_of(frame.file) for c in _calls(nodes_of(p))):
+    if not any(last_name(c.func) == "task_done" for p in program_of(frame.file) for c in calls_in(nodes_of(p))):
         return kept
     way = way_past(path, function, statement, lambda n: isinstance(n, ast.Call) and ast.unparse(n.func) == done)
     return kept._replace(until=way[0], leaves=way[1], test=way[2]) if way else None
@@ -220,7 +220,7 @@ class Takes(NamedTuple):
 
     def as_at(self, frame: Frame) -> Takes | None:
         """The same of the objects of which a line asks; None where no line tells them and no keyword does."""
-        asked = [c.func for c in _calls(nodes_of(frame.file)) if covers(c, frame.line)]
+        asked = [c.func for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line)]
         owners = {last_name(f.value) for f in asked if isinstance(f, ast.Attribute) and f.attr in self.methods}
         return self if self.keyword else self._replace(owners=tuple(sorted(owners))) if owners else None
 
@@ -228,17 +228,17 @@ class Takes(NamedTuple):
 def takers(frame: Frame, takes: Takes) -> bool:
     """Whether the function at a frame takes such a thing: who stands there may have one."""
     function = function_at(frame.file, frame.line)
-    return function is not None and any(takes.is_of(c) for c in _calls(own_nodes(function)))
+    return function is not None and any(takes.is_of(c) for c in calls_in(own_nodes(function)))
 
 
 def kept_connections(path: str, takes: Takes) -> list[Kept]:
     """The lines of a program that take something out of a library's pool and do not give it back on every way."""
     found: list[Kept | None] = []
-    for file in _program_of(path):
+    for file in program_of(path):
         modules = imported_by(file)
         for function in (n for n in nodes_of(file) if isinstance(n, FUNCTION)):
             parents = {id(child): n for n in (function, *own_nodes(function)) for child in ast.iter_child_nodes(n)}
-            calls = (c for c in _calls(own_nodes(function)) if takes.is_of(c, modules))
+            calls = (c for c in calls_in(own_nodes(function)) if takes.is_of(c, modules))
             found += [_kept_connection(file, function, c, parents, takes) for c in calls]
     return sorted(filter(None, found), key=lambda k: (k.path != path, k.path, k.taken))
 
@@ -271,7 +271,7 @@ def _kept_name(path: str, function: ast.AST, taken: ast.stmt, kept: Kept, takes:
     tests = {id(t) for n in nodes if isinstance(n, ast.If | ast.While | ast.IfExp) for t in _tested(n.test)}
     bare = [n for n in nodes if _is_named(n, kept.name) and id(n) not in of_parts and id(n) not in tests]
     given = [
-        c for c in _calls(nodes) if last_name(c.func) in takes.gives and any(_is_named(a, kept.name) for a in c.args)
+        c for c in calls_in(nodes) if last_name(c.func) in takes.gives and any(_is_named(a, kept.name) for a in c.args)
     ]
     handed = {id(a) for c in given for a in c.args}
     if any(isinstance(n.ctx, ast.Load) and id(n) not in handed for n in bare if isinstance(n, ast.Name)):
@@ -297,80 +297,3 @@ def _tested(test: ast.expr) -> list[ast.AST]:
     operands = test.values if isinstance(test, ast.BoolOp) else [test]
     plain = [o.operand if isinstance(o, ast.UnaryOp) else o for o in operands]
     return [n for o in plain for n in (ast.walk(o) if isinstance(o, ast.Compare | ast.Name) else ())]
-
-
-_ENDED_BY = {"wait": ("set", "notify", "notify_all"), "get": ("put", "put_nowait"), "acquire": ("release",)}
-
-
-class NotTold(NamedTuple):
-    """`error` was raised at `at`, in a function that would have ended the wait further down, at line `until`, by `give`."""
-
-    at: Frame
-    error: str
-    until: int
-    give: str
-
-
-def not_told(frame: Frame, errors: Iterable[RaisedError]) -> NotTold | None:
-    """Of a line that waits: an exception that was caught, before the function in which it was raised had done what the wait is for."""
-    asked = [
-        c.func for c in _calls(nodes_of(frame.file)) if covers(c, frame.line) and isinstance(c.func, ast.Attribute)
-    ]
-    waits = {(last_name(f.value), f.attr) for f in asked if f.attr in _ENDED_BY}
-    for error in errors:
-        for at in user_frames(error.frames):
-            function = function_at(at.file, at.line)
-            later = [c for c in _calls(own_nodes(function)) if c.lineno > at.line] if function is not None else []
-            for call in later:
-                ends = isinstance(call.func, ast.Attribute) and any(
-                    call.func.attr in _ENDED_BY[verb] and last_name(call.func.value) == name for name, verb in waits
-                )
-                catches = any(isinstance(n, ast.Try) and n.handlers for n in nodes_around(at.file, at.line))
-                if (
-                    ends
-                    and function is not None
-                    and not catches
-                    and not any(covers(s, call.lineno) for s in _finals(function))
-                ):
-                    return NotTold(at, error.type, call.lineno, ast.unparse(call))
-    return None
-
-
-class Ended(NamedTuple):
-    """The one function that puts into `queue` ends at line `leaves` of `path`, where `test` leads, without a last item."""
-
-    path: str
-    function: str
-    queue: str
-    leaves: int
-    test: str
-
-
-def ended_producer(frame: Frame) -> Ended | None:
-    """Of a line that waits for an item of a queue which no thread is left to fill: the way out on which the one that filled it ends."""
-    asked = [
-        c.func for c in _calls(nodes_of(frame.file)) if covers(c, frame.line) and isinstance(c.func, ast.Attribute)
-    ]
-    names = {last_name(f.value) for f in asked if f.attr == "get"}
-    found = []
-    for path in _program_of(frame.file) if len(names) == 1 else ():
-        for function in (n for n in nodes_of(path) if isinstance(n, FUNCTION)):
-            puts = [c for c in _calls(own_nodes(function)) if _is_put(c, names)]
-            found += [(path, function, puts)] if puts else []
-    if len(found) != 1:
-        return None
-    path, function, puts = found[0]
-    loops = [n for n in own_nodes(function) if isinstance(n, _LOOPS) and any(covers(n, c.lineno) for c in puts)]
-    ends = [n for loop in loops for n in ast.walk(loop) if isinstance(n, ast.Return | ast.Break)]
-    is_last = any(c.lineno > (loop.end_lineno or 0) for loop in loops for c in puts)
-    around = nodes_around(path, ends[0].lineno) if len(ends) == 1 else ()
-    tests = [n for n in around if isinstance(n, ast.If)]
-    if len(loops) != 1 or len(ends) != 1 or not tests or any(covers(tests[-1], c.lineno) for c in puts):
-        return None
-    queue = next(ast.unparse(c.func.value) for c in puts if isinstance(c.func, ast.Attribute))
-    return None if is_last else Ended(path, function.name, queue, ends[0].lineno, ast.unparse(tests[-1].test))
-
-
-def _is_put(call: ast.Call, names: set[str]) -> bool:
-    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("put", "put_nowait")
-    return is_method and isinstance(call.func, ast.Attribute) and last_name(call.func.value) in names

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from textwrap import indent
 from typing import NamedTuple
 
-from unhang.analyze.given_back import ended_producer, kept_place, not_done, not_told
+from unhang.analyze.given_back import kept_place, not_done
+from unhang.analyze.never_told import ended_producer, not_told, untold
 from unhang.analyze.own_threads import body_waits, few_parties, keeps_alive, own_threads
 from unhang.analyze.situation import LateRank
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
@@ -50,10 +51,16 @@ def of_threads(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator
             "what": kept.name,
         }
         yield Remedy("give it back", {**words, "taken_at": kept.taken, "until": kept.until})
-    untold = not_told(frame, evidence.handled) if late.activity.kind == "lock" else None
-    if untold and not any((f.file, f.function) == (untold.at.file, untold.at.function) for f in elsewhere):
-        words = {"raised": w.spot(untold.at), "error": untold.error, "give": untold.give, "until": untold.until}
-        yield Remedy("tell it all the same", {**words, "spot": w.spot(frame), "function": untold.at.function})
+    raised = not_told(frame, evidence.handled) if late.activity.kind == "lock" else None
+    if raised and not any((f.file, f.function) == (raised.at.file, raised.at.function) for f in elsewhere):
+        words = {"raised": w.spot(raised.at), "error": raised.error, "give": raised.give, "until": raised.until}
+        yield Remedy("tell it all the same", {**words, "spot": w.spot(frame), "function": raised.at.function})
+    silent = untold(frame) if awaits == "an event or condition" else None
+    if silent and not any((f.file, f.function) == (silent.path, silent.function) for f in elsewhere):
+        words = {"leaves": f"{w.base_name(silent.path)}:{silent.leaves}", "test": silent.test, "give": silent.give}
+        yield Remedy(
+            "tell on every way", {**words, "until": silent.until, "spot": w.spot(frame), "function": silent.function}
+        )
     unfed = late.doer is not None and late.doer.is_unfed
     if awaits == "a queue" and unfed and (ended := ended_producer(frame)):
         words = {"leaves": f"{w.base_name(ended.path)}:{ended.leaves}", "test": ended.test, "queue": ended.queue}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program
-from unhang.analyze.given_back import Takes, ended_producer, kept_connections, kept_place, not_done, not_told
+from unhang.analyze.given_back import Takes, kept_connections, kept_place, not_done
+from unhang.analyze.never_told import ended_producer, not_told, untold
 from unhang.model import Frame, RaisedError
 
 _PLACES = """
@@ -196,3 +197,21 @@ def test_a_thread_that_leaves_the_queue_without_a_word(way: str, last: str, is_t
     assert (found is not None) is is_told
     if found is not None:
         assert (found.leaves, found.function, found.test) == (5, "feed", "item is None")
+
+
+@pytest.mark.parametrize(
+    ("body", "is_told"),
+    [
+        ("if not broken:\n        done.set()", True),
+        ("if broken:\n        return\n    done.set()", True),
+        ("try:\n        send()\n        done.set()\n    except OSError:\n        pass", True),
+        ("if broken:\n        print()\n    done.set()", False),
+        ("if done is not None:\n        done.set()", False),
+        ("try:\n        if broken:\n            return\n    finally:\n        done.set()", False),
+        ("if broken:\n        done.set()\n    else:\n        done.set()", False),
+        ("other.set()", False),
+    ],
+)
+def test_a_way_on_which_nobody_is_told(body: str, is_told: bool, tmp_path: Path) -> None:
+    text = f"def upload(done, broken):\n    {body}\ndef main(done):\n    done.wait()  # waits\n"
+    assert (untold(frame(program(tmp_path, text), "waits")) is not None) is is_told
