@@ -50,6 +50,7 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def calls_in(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    """Those of the nodes that are calls."""
     return (n for n in nodes if isinstance(n, ast.Call))
 
 
@@ -59,6 +60,7 @@ def _statement(path: str, line: int) -> ast.stmt | None:
 
 
 def final_statements(function: ast.AST) -> list[ast.stmt]:
+    """What the function does in each `finally`: it is done on every way out."""
     return [s for n in own_nodes(function) if isinstance(n, ast.Try) for s in n.finalbody]
 
 

@@ -91,21 +91,15 @@ def end_the_thread(evidence: RankEvidence) -> Fix | None:
     kept = keeps_alive(evidence)
     if kept is None:
         return None
-    file, wants = (
-        w.base_name(kept.stands.file),
-        {"get": "an item of", "put": "room in", "wait": "what is told by"}[kept.does],
-    )
+    wants = {"get": "an item of", "put": "room in", "wait": "what is told by"}[kept.does]
     head = f"# {w.spot(kept.stands)}: a thread of {kept.function}() waits for {wants} `{kept.what}`, and the interpreter for the thread\n"
     ends = {
         "get": f"{kept.what}.put(None)   # in a `finally` around the training; and {kept.function}() returns when it gets None",
         "put": f"while not {kept.what}.empty(): {kept.what}.get()   # in a `finally` around the training; and {kept.function}() then ends",
         "wait": f"{kept.what}.set()   # in a `finally` around the training; and {kept.function}() then ends",
     }[kept.does]
-    daemon = (
-        f"# {file}:{kept.made}: it ends with the process then, whatever it waits for\n{kept.thread}"
-        if kept.made
-        else ""
-    )
+    made_at = f"{w.base_name(kept.stands.file)}:{kept.made}"
+    daemon = f"# {made_at}: it ends with the process then, whatever it waits for\n{kept.thread}" if kept.made else ""
     return Fix(
         title="Let the thread end with the process: the interpreter waits for it at its end, and nobody is left to end its wait",
         advice=head + (daemon or ends),
