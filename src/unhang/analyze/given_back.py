@@ -275,9 +275,12 @@ def _kept_name(path: str, function: ast.AST, taken: ast.stmt, kept: Kept, takes:
     given = [
         c for c in calls_in(nodes) if last_name(c.func) in takes.gives and any(_is_named(a, kept.name) for a in c.args)
     ]
-    handed = {id(a) for c in given for a in c.args}
+    put_away = {id(a): c for c in calls_in(nodes) if _keeps_on(c) for a in c.args}
+    handed = {id(a) for c in given for a in c.args} | put_away.keys()
     if any(isinstance(n.ctx, ast.Load) and id(n) not in handed for n in bare if isinstance(n, ast.Name)):
         return None
+    if stays := [put_away[id(n)] for n in bare if id(n) in put_away]:
+        return kept._replace(leaves=stays[0].lineno, test=ast.unparse(stays[0]))
     loops = {id(n): loop for loop in nodes if isinstance(loop, ast.For | ast.AsyncFor) for n in ast.walk(loop.iter)}
     for part in parts:
         if part.attr == "raw" or (part.attr.startswith("iter") and id(part) not in loops):
@@ -288,6 +291,16 @@ def _kept_name(path: str, function: ast.AST, taken: ast.stmt, kept: Kept, takes:
         return kept._replace(leaves=left[0].lineno, test=ast.unparse(left[0])) if left else kept
     way = way_past(path, function, taken, lambda n: id(n) in ends)
     return kept._replace(until=way[0], leaves=way[1], test=way[2]) if way else None
+
+
+def _keeps_on(call: ast.Call) -> bool:
+    """Whether a call puts something into a container that outlives the function: whoever reads it there comes later."""
+    method = call.func
+    return (
+        isinstance(method, ast.Attribute)
+        and method.attr in ("append", "add")
+        and isinstance(method.value, ast.Attribute)
+    )
 
 
 def _is_named(node: ast.AST, name: str) -> bool:

@@ -142,6 +142,8 @@ _STREAMS = Takes(("get", "post"), "stream=True", ("close", "content", "text", "j
         ("page = session.get(url, stream=True)\n    return page.status_code", True),
         ("return session.get(url, stream=True).status_code == 200", True),
         ("page = session.get(url, stream=True)\n    if not page.ok:\n        return None\n    return page.json()", True),
+        ("page = session.get(url, stream=True)\n    if not page.ok:\n        self.missing.append(page)\n        return None\n    return page.json()", True),
+        ("page = session.get(url, stream=True)\n    pages.append(page)", False),
         ("page = session.get(url, stream=True)\n    for line in page.iter_lines():\n        if line:\n            return line", True),
         ("page = session.get(url, stream=True)\n    if keep:\n        page.close()", True),
         ("page = session.get(url, stream=True)\n    for line in page.iter_lines():\n        print(line)", False),
