@@ -20,7 +20,7 @@ from unhang.model import (
     RankEvidence,
     user_frames,
 )
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.numeric import np
 
 Frames = tuple[Frame, ...]

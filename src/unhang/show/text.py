@@ -17,8 +17,7 @@ from unhang.model import (
     Outcome,
     WaitsFor,
 )
-from unhang.model.findings import NO_HELP
-from unhang.model.rank_sets import count_ranks, name_ranks
+from unhang.model.findings import NO_HELP, count_ranks, name_ranks
 from unhang.show.course import (
     cost_of,
     cost_of_step,

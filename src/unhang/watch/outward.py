@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unhang.model.rank_sets import fold_ranks
+from unhang.model.findings import fold_ranks
 from unhang.watch.agent import Agent
 from unhang.watch.options import Headline, RunOptions
 
