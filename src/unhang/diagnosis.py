@@ -165,8 +165,8 @@ def judge_environment(
     Raises:
         UnhangError: nothing can be read, or nothing is set.
     """
+    from unhang.read.environment.settings import without_secrets
     from unhang.read.environment.sources import interfaces_here, of_pid, of_process, read_sources
-    from unhang.read.redact import without_secrets
     from unhang.rules.env import judge_settings
 
     sources, failed = read_sources(list(paths))

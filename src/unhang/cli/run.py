@@ -252,7 +252,7 @@ def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
 def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path | None) -> dict[str, Any]:
     """What is known of the job before it starts, without secrets. `report_dir`: what to give to `unhang diagnose` later."""
     from unhang import __version__
-    from unhang.read.redact import redact_command, stored_environment
+    from unhang.read.environment.settings import redact_command, stored_environment
 
     return {
         "command": redact_command(command_line),

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import UnreadableInput
 from unhang.model import Case, HangObservation, Job, LogEvent, LogLine, RaisedError, RankEvidence, Unavailable
-from unhang.read.alike import smaller
-from unhang.read.fields import text, texts, whole, wholes
-from unhang.read.files import decode_json, regular_size, unreadable
+from unhang.read.files import decode_json, regular_size, text, texts, unreadable, whole, wholes
 from unhang.read.gathered import Gathered
-from unhang.read.logs.events import is_echo
-from unhang.read.rank_evidence import evidence_of
+from unhang.read.logs.patterns import is_echo
+from unhang.read.rank_evidence import evidence_of, smaller
 from unhang.read.rank_folder import (
     DUMP_AT_EXIT,
     NO_SIGN,
@@ -139,7 +137,7 @@ def _of_dumps(gathered: Gathered, shard: Shard) -> Case:
 def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     """The case in the folders of ranks, with the dumps that lie in them."""
     from unhang.read.dumps.objects import FlightTable  # a log never needs these
-    from unhang.read.membership import Membership
+    from unhang.read.dumps.shard import Membership
     from unhang.read.pickle_guard import PickleGuard
 
     alike = gathered.alike
@@ -223,7 +221,7 @@ def _lines(gathered: Gathered) -> tuple[LogLine, ...]:
 def _events_in(lines: Sequence[LogLine]) -> tuple[LogEvent, ...]:
     if not lines:
         return ()
-    from unhang.read.logs.events import events_of
+    from unhang.read.logs.patterns import events_of
 
     return events_of(lines)
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import Course, RankIdentity, ThreadStack, Unavailable
-from unhang.read.alike import ALIKE, Alike, alike_of
 from unhang.read.dumps.shard import DumpFile
-from unhang.read.fields import text, whole
-from unhang.read.files import read_object
+from unhang.read.files import read_object, text, whole
+from unhang.read.launchers import Processes, attempts_of, began_ns, outputs_of
+from unhang.read.rank_evidence import ALIKE, Alike, alike_of
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
-from unhang.read.restarts import Processes, attempts_of, began_ns, outputs_of
 from unhang.read.runs import COURSE, joined_course, joined_job, joined_verdict, ran_together, read_course, shift_clock
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import PurePath
 
 from unhang.model import LogLine, RaisedError, Source, Unavailable
-from unhang.read.document import without_advice
 from unhang.read.launchers import RankExit, SummaryReader, by_rank
 from unhang.read.logs.attempts import Part, judged_part, others_named, parts_of, weight_of
 from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
-from unhang.read.logs.decode import TROUBLE, Wrapped, joined, lines_of, numbered_lines, unwrap
+from unhang.read.logs.decode import TROUBLE, Wrapped, joined, lines_of, numbered_lines, unwrap, without_advice
 from unhang.read.logs.prefix import Head, PrefixReader, split_glued
 from unhang.read.logs.whose import RankBook, pass_on_columns, pass_on_processes, pass_on_tags
 from unhang.read.stack_texts import START, Traceback, TracebackReader, is_part

@@ -22,7 +22,7 @@ from typing import Any
 from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import NO_HELP, fold_ranks, name_ranks
 from unhang.numeric import has_numpy, np, npt
-from unhang.read.redact import redact_text
+from unhang.read.environment.settings import redact_text
 from unhang.show.answer import (
     Markup,
     about_rule,

@@ -150,9 +150,9 @@ def explained_file(path: Path) -> Lines:
 
 def _explained_document(path: Path) -> Lines | None:
     """A text that people write: what is pasted into it, the variables that it sets, the advice that it gives; None for anything else."""
-    from unhang.read.document import MAX_BYTES, is_document
     from unhang.read.environment.sources import parts_of_document
     from unhang.read.files import regular_size
+    from unhang.read.logs.decode import MAX_BYTES, is_document
 
     if not 0 < regular_size(path) <= MAX_BYTES:
         return None

@@ -16,8 +16,7 @@ from unhang.read.dumps.columns import MISSING, Batch
 from unhang.read.dumps.entries import infer_state_columns, of_transfers
 from unhang.read.dumps.head import is_active_only, match_status
 from unhang.read.dumps.rows import Columns, Names, Rows
-from unhang.read.dumps.shard import DumpFile, RankDump
-from unhang.read.membership import DEFAULT_GROUP
+from unhang.read.dumps.shard import DEFAULT_GROUP, DumpFile, RankDump
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 

@@ -26,7 +26,7 @@ from unhang.read.dumps.arrays import (
     words_at,
 )  # fmt: skip
 from unhang.read.dumps.layouts import GET, INTS, LONG, LONG_GET, LONG_PUT, PUT, SETITEMS, TEXT
-from unhang.read.fields import encodable
+from unhang.read.files import encodable
 
 NAMELESS = 1 << 24  # numbers from here on stand for frames that the pickle does not memoise
 MAX_MEMO = 1 << 18

@@ -11,7 +11,7 @@ from unhang.model import Case, Job, LogEvent, LogLine, ProcessExit, RaisedError,
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.read.launchers import RankExit
 from unhang.read.logs.attempts import end_of
-from unhang.read.logs.events import events_of
+from unhang.read.logs.patterns import events_of
 from unhang.read.logs.timeline import merged
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.read.rank_folder import present_evidence
