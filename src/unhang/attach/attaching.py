@@ -29,8 +29,8 @@ from unhang.attach.ranks import FoundJob, SeveralJobs, candidates, chosen, find_
 from unhang.diagnosis import Judged, judge_paths
 from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.read.bundle import read_bundle
-from unhang.read.dumps.unpack import unpack
 from unhang.read.files import read_object
+from unhang.read.given import unpack
 from unhang.show.text import first_line
 from unhang.watch.folders import BUNDLE, write_job_file
 from unhang.watch.options import SeenOutside

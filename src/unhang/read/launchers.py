@@ -1,22 +1,32 @@
-"""How ranks ended, as launchers print it and as torch's `@record` writes it; and the attempts of a job that a launcher started anew."""
+"""How ranks ended and how many there are, as launchers tell it; and which ends `unhang run` brought about itself."""
 
 from __future__ import annotations
 
 import re
+import signal
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from unhang.model import RaisedError, Source, Unavailable
-from unhang.read.files import read_object, text, unreadable, whole
-from unhang.read.rank_folder import RankRecord
+from unhang.model import (
+    LogEvent,
+    RaisedError,
+    Source,
+)
+from unhang.read.files import (
+    read_object,
+    text,
+    unreadable,
+    whole,
+)
+from unhang.read.logs.patterns import is_echo
+from unhang.read.rank_folder import (
+    DUMP_AT_EXIT,
+    RankRecord,
+)
 from unhang.read.stack_texts import last_traceback
-
-if TYPE_CHECKING:
-    from unhang.read.output_log import OutputLog
 
 _FIELD = re.compile(r"\s+(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _RULE = re.compile(r"={20,}$")
@@ -210,125 +220,105 @@ def _error(message: str, callstack: str, time_ns: int, source: Source) -> Raised
     return RaisedError(kind if known else "Error", rest if known else message, time_ns, (), source=source)
 
 
-Processes = dict[int, RankRecord]
 """The processes of one attempt, by rank."""
 
-ANOTHER_WITH_ITS_RANK = "another process of this rank started while it ran"
-_LEFT_OUT = b"... unhang: output left out here ..."
-_NOTICED_LATE_NS = 1_000_000_000  # an end is noted a little after it
-_OF_AN_END = ("elastic.worker_failed", "elastic.closing_signal")
+
+MAX_WORLD = 1 << 20
 
 
-def attempts_of(records: Mapping[int, Sequence[RankRecord]]) -> tuple[list[Processes], list[Unavailable]]:
-    """The processes of each attempt, the last attempt last; and the processes that belong to none.
+def reported_world(events: Sequence[LogEvent]) -> int | None:
+    """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo; 1 where it is said to have but one."""
+    counts = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
+    if counts:
+        return counts.most_common(1)[0][0]
+    if any(e.kind == "launchers.alone" for e in events):
+        return 1
+    if (commanded := _commanded_world(events)) is not None:
+        return commanded
+    largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
+    return largest + 1 if 0 < largest < MAX_WORLD else _hinted_world(events)
 
-    The restart count of the launcher tells attempts apart, and the times of ends and starts where a program starts its ranks
-    again by itself. A rank that goes on while another one is started anew belongs to the last attempt.
+
+def _hinted_world(events: Sequence[LogEvent]) -> int | None:
+    """What a program prints of it in its own words, if all agree, else NCCL's largest communicator; nothing that a rank beyond it contradicts.
+
+    The variable WORLD_SIZE may also be that of a scheduler, which counts nodes: it is not believed where processes per node are told.
     """
-    absent: list[Unavailable] = []
-    left = {rank: _one_after_another(rank, found, absent) for rank, found in records.items()}
-    attempts: list[Processes] = []
-    while left:
-        last = {rank: found[-1] for rank, found in left.items()}
-        renewed = [(found[-1], found[-2]) for found in left.values() if len(found) > 1]
-        if renewed:
-            newest, before = max(renewed, key=lambda pair: _order(pair[0]))
-            last = {rank: record for rank, record in last.items() if not _is_earlier(record, newest, before)}
-        attempts.append(dict(sorted(last.items())))
-        rest = {rank: [r for r in found if r is not last.get(rank)] for rank, found in left.items()}
-        left = {rank: found for rank, found in rest.items() if found}
-    return attempts[::-1], absent
+    highest = max((e.rank for e in events if e.rank is not None), default=0)
+    hints = [e for e in events if e.kind == "launchers.world_hint"]
+    told = {n for e in hints for name in ("size", "size_", "tasks", "started") if (n := e.number(name)) is not None}
+    if not any(e.kind == "launchers.per_node" for e in events):
+        told |= {n for e in hints if (n := e.number("variable")) is not None}
+    sizes = (e.number("group_size") or 0 for e in events if e.kind == "nccl.init_complete")
+    world = next(iter(told)) if len(told) == 1 else max(sizes, default=0) if not told else 0
+    return world if highest < world < MAX_WORLD and world > 1 else None
 
 
-def began_ns(attempt: Processes) -> int:
-    """When the first process of an attempt that is known started; 0 where none tells."""
-    return min((t for r in attempt.values() if (t := r.identity.started_ns)), default=0)
+def _commanded_world(events: Sequence[LogEvent]) -> int | None:
+    """What the command line of a launcher makes of nodes and processes, where it is told in numbers and only once; one node where none are told."""
+    nodes = {e.number("nodes") for e in events if e.kind == "launchers.nodes"} or {1}
+    per_node = {e.number("per_node") for e in events if e.kind == "launchers.per_node"}
+    if len(nodes) != 1 or len(per_node) != 1:
+        return None
+    (n,), (m,) = nodes, per_node
+    return n * m if n and m and 0 < n * m < MAX_WORLD else None
 
 
-def _order(record: RankRecord) -> tuple[int, int, str]:
-    return record.identity.restart, record.identity.started_ns, record.path
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+_GRACE_NS = 15_000_000_000
+# A signal from outside may have reached a rank before a busy supervisor noticed it.
+FELT_BEFORE_NS = 2_000_000_000
 
 
-def _one_after_another(rank: int, records: Sequence[RankRecord], absent: list[Unavailable]) -> list[RankRecord]:
-    """The processes of a rank of which each had ended before the next one started; of two at once the later one."""
-    found: list[RankRecord] = []
-    for record in sorted(records, key=_order):
-        if found and not _is_followed_by(found[-1], record):
-            old = found.pop()
-            is_same = old.identity == record.identity
-            if not is_same and _lived_together(old, record):
-                record.twins = (*old.twins, old.identity.pid or 0)
-            reason = "it was given twice" if is_same else ANOTHER_WITH_ITS_RANK
-            absent.append(Unavailable(f"process {old.identity.pid} of rank {rank}", reason))
-        found.append(record)
-    return found
+def ending_began_ns(job: Mapping[str, object], verdict: Mapping[str, object]) -> int | None:
+    """The moment from which we, or a signal, ended the job; None where it ended by itself. A proven hang is ended at once."""
+    if job.get("ended_by_us") is not True:
+        return whole(job, "interrupted_ns") if ended_by_signal(job) else None
+    if began := whole(job, "aborted_ns"):
+        return began
+    detected, ended = whole(verdict, "detected_ns") or 0, whole(job, "ended_ns") or 0
+    return detected if text(verdict, "kind") == "proven" else max(detected, ended - _GRACE_NS) or None
 
 
-def _is_followed_by(old: RankRecord, new: RankRecord) -> bool:
-    if old.identity == new.identity:
-        return False
-    if old.identity.restart != new.identity.restart:
-        return True
-    return 0 < _ended_ns(old) <= new.identity.started_ns + _NOTICED_LATE_NS
+def ended_by_signal(job: Mapping[str, object]) -> str:
+    """The signal that ended the job, "" if none did: one that the job took, and ended well after it, did not.
 
-
-def _lived_together(old: RankRecord, new: RankRecord) -> bool:
-    """Whether two processes with one rank came to the start at the same time, in the same attempt of the same launcher."""
-    pages = [r.page.pending if r.page else () for r in (old, new)]
-    if not all(any(c.kind == "init_process_group" for c in calls) for calls in pages):
-        return False  # what a rank starts may have its RANK too
-    of = [(r.identity.host, r.identity.restart) for r in (old, new)]
-    died_ns = whole(old.proc_fields, "died_ns")
-    return of[0] == of[1] and bool(old.proc_fields) and (died_ns is None or died_ns > new.identity.started_ns > 0)
-
-
-def _is_earlier(record: RankRecord, newest: RankRecord, before: RankRecord) -> bool:
-    """Whether the last process of a rank had its end before `newest` followed `before`, on another rank."""
-    if record is newest:
-        return False
-    mine, its = record.identity, newest.identity
-    if mine.restart < its.restart and mine.host == its.host:
-        return True
-    has_ended = 0 < _ended_ns(record) <= its.started_ns + _NOTICED_LATE_NS
-    return has_ended and mine.started_ns < (_ended_ns(before) or its.started_ns)
-
-
-def _ended_ns(record: RankRecord) -> int:
-    """When a process ended, by its own word or as it was seen; 0 where nothing tells that it has."""
-    times = (whole(record.exit_fields, "time_ns"), whole(record.proc_fields, "died_ns"))
-    return min((t for t in times if t), default=0)
-
-
-def outputs_of(logs: Iterable[tuple[Path, OutputLog]], attempts: Sequence[Processes]) -> list[tuple[OutputLog, ...]]:
-    """The part of each output that belongs to each attempt."""
-    found: list[list[OutputLog]] = [[] for _ in attempts]
-    for path, log in logs:
-        borders = [0, *(_first_line(path, log, attempts, i) for i in range(1, len(attempts))), 0]
-        for i in range(1, len(attempts)):
-            borders[i] = max(borders[i], borders[i - 1])
-        for i, mine in enumerate(found):
-            mine.append(log.between(borders[i], borders[i + 1] if i + 1 < len(attempts) else None))
-    return [tuple(mine) for mine in found]
-
-
-def _first_line(path: Path, log: OutputLog, attempts: Sequence[Processes], number: int) -> int:
-    """The line with which an attempt begins.
-
-    It comes after what a launcher said of the processes before, and after what had been written when its first process started.
+    A job that somebody started in the background may get a Ctrl-C that `unhang run` itself ignores: its exit code tells.
     """
-    from unhang.read.logs.patterns import events_of
-
-    pids = {r.identity.pid for attempt in attempts[:number] for r in attempt.values()}
-    ends = (e for e in events_of(log.lines) if e.kind in _OF_AN_END and e.number("pid") in pids)
-    said = max((e.source.line or 0 for e in ends), default=-1) + 1
-    here = [r for r in attempts[number].values() if r.path and Path(r.path).parent.parent == path.parent]
-    sizes = [r.output_bytes for r in here if r.output_bytes is not None]
-    return max(said, _line_at(path, min(sizes)) if sizes else 0)
+    code = whole(job, "exit_code")
+    if code == 0 or job.get("ended_by_us") is True:
+        return ""
+    return text(job, "interrupted_by") or ("SIGINT" if code in _INTERRUPTED else "")
 
 
-def _line_at(path: Path, size: int) -> int:
-    """The number of the line that begins after so many bytes; 0 where the middle of the output was left out."""
-    with suppress(OSError), path.open("rb") as f:
-        data = f.read(size)
-        return 0 if _LEFT_OUT in data or len(data) < size else data.count(b"\n") + 1
-    return 0
+def _felt(record: RankRecord, name: str) -> bool:
+    """Whether a rank shows the mark of a signal from outside: its stack at that moment, its end by it, or the loss of a peer."""
+    code = whole(record.proc_fields, "exit_code")
+    number = signal.Signals[name].value if name in signal.Signals.__members__ else 0
+    error = record.error
+    is_echoed = error is not None and (error.type == "KeyboardInterrupt" or is_echo(error.text))
+    return bool(record.at_interrupt) or (number > 0 and code in (-number, 128 + number)) or is_echoed
+
+
+def forget_since(record: RankRecord, began_ns: int, by_signal: str = "") -> None:
+    """Drops errors and ends that began after `began_ns`, and the dump that was written because of them.
+
+    `by_signal`: the signal from outside that ended the job, if one did: a rank that felt it may have ended a little earlier.
+    """
+    record.handled = tuple(e for e in record.handled if e.time_ns <= began_ns)
+    if by_signal and _felt(record, by_signal):
+        began_ns -= FELT_BEFORE_NS
+    was_ended = False
+    left_ns = whole(record.exit_fields, "time_ns") or whole(record.proc_fields, "died_ns") or 0
+    if record.page is not None and not 0 < left_ns <= began_ns:
+        record.page = replace(record.page, ended=False)
+    if (whole(record.proc_fields, "died_ns") or 0) > began_ns:
+        of_end = {"died_ns", "exit_code", *(("state",) if record.proc_fields.get("state") == "gone" else ())}
+        record.proc_fields = {name: value for name, value in record.proc_fields.items() if name not in of_end}
+        record.fault_dumps = tuple(dump for dump in record.fault_dumps if dump.reason is None)
+    if record.error is not None and record.error.time_ns > began_ns:
+        record.error, record.forgotten, was_ended = None, record.error, True
+    if (whole(record.exit_fields, "time_ns") or 0) > began_ns:
+        record.exit_fields, was_ended = {}, True
+    if was_ended and len(record.dump_paths) > 1:
+        record.dump_paths = [p for p in record.dump_paths if p.name != DUMP_AT_EXIT]

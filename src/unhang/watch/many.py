@@ -17,7 +17,7 @@ from unhang.analyze.alike import MOST_NODES, Told, choose, tell
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
-from unhang.read.rank_evidence import ALIKE
+from unhang.read.gathered import ALIKE
 from unhang.watch.far import FarNode, Packer
 from unhang.watch.far_rank import FarRank
 from unhang.watch.meeting import Meeting

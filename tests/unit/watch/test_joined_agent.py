@@ -15,7 +15,7 @@ from tests.slowness import slowness
 
 from unhang.analyze import alike
 from unhang.analyze.alike import OuterGroup, Told
-from unhang.read.rank_evidence import alike_of
+from unhang.read.gathered import alike_of
 from unhang.watch import far, hub_agent, many
 from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent

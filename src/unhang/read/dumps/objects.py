@@ -38,8 +38,8 @@ from unhang.read.dumps.head import (
 from unhang.read.dumps.shard import DumpFile, Membership, RankDump
 from unhang.read.files import INT64_MAX, decode_json, read_bytes, text, unreadable
 from unhang.read.logs.patterns import is_echo
-from unhang.read.pickle_guard import PickleGuard
 from unhang.read.rank_folder import RankCalls, RankRecord, name_reductions
+from unhang.read.restricted_pickle import PickleGuard
 
 _LONGER = 8  # times as many, where the last calls do not suffice
 _GLOO = "gloo/"  # its transport names the file and line that failed
