@@ -34,7 +34,7 @@ from unhang.read.given import unpack
 from unhang.show.text import first_line
 from unhang.watch.folders import BUNDLE, write_job_file
 from unhang.watch.options import SeenOutside
-from unhang.watch.spy import take_stacks
+from unhang.watch.process import take_stacks
 from unhang.watch.unregistered import disown, mark_adopted
 
 

@@ -24,10 +24,9 @@ from unhang.watch import many
 from unhang.watch.agent import NEW_RANKS_S
 from unhang.watch.evidence import is_unchanged
 from unhang.watch.far import FarNode, why_silent, words_on
-from unhang.watch.far_rank import FarRank
 from unhang.watch.group import Passing
 from unhang.watch.meeting import MOST_SUCCESSORS
-from unhang.watch.messages import MOST_MESSAGES_PER_S, JointVerdict, pause_of
+from unhang.watch.messages import MOST_MESSAGES_PER_S, FarRank, JointVerdict, pause_of
 from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
 

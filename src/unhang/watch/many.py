@@ -19,9 +19,8 @@ from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
 from unhang.read.gathered import ALIKE
 from unhang.watch.far import FarNode, Packer
-from unhang.watch.far_rank import FarRank
 from unhang.watch.meeting import Meeting
-from unhang.watch.messages import Orders, State
+from unhang.watch.messages import FarRank, Orders, State
 from unhang.watch.options import RunOptions
 from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import WatchedRank, write_whole

@@ -17,10 +17,9 @@ from typing import NamedTuple
 from unhang.analyze.leaving import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray, cannot_end
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
-from unhang.watch.kernel_waits import sleep_left_s
 from unhang.watch.options import RunOptions
 from unhang.watch.process import WorkProbe, calls_of_ray, children_of, talks_elsewhere
-from unhang.watch.process_tree import descendants_of
+from unhang.watch.process_tree import descendants_of, sleep_left_s
 from unhang.watch.ranks import write_whole
 from unhang.watch.unregistered import disown, rendezvous_stacks, unrecorded
 

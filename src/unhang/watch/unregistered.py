@@ -14,10 +14,9 @@ from typing import Any
 
 from unhang.watch.evidence import CONFIRM_S
 from unhang.watch.options import BOOTSTRAP
-from unhang.watch.process import are_at_work
+from unhang.watch.process import are_at_work, take_stacks
 from unhang.watch.process_tree import descendants_of
 from unhang.watch.ranks import write_whole
-from unhang.watch.spy import take_stacks
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _TOGETHER_S = 5.0
