@@ -35,7 +35,7 @@ from unhang.show.text import first_line
 from unhang.watch.folders import BUNDLE, write_job_file
 from unhang.watch.options import SeenOutside
 from unhang.watch.process import take_stacks
-from unhang.watch.unregistered import disown, mark_adopted
+from unhang.watch.ranks import disown, mark_adopted
 
 
 class Wish(NamedTuple):

@@ -22,9 +22,16 @@ from unhang.watch import evidence, suspicion
 from unhang.watch.course import Course
 from unhang.watch.options import RunOptions
 from unhang.watch.process import oom_kills
-from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
-from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Idleness, Patience, Silence
-from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come
+from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, disown, is_adopted, write_whole
+from unhang.watch.suspicion import (
+    FIRST_LOOK_S,
+    START_UP_STALL_S,
+    Idleness,
+    Patience,
+    Silence,
+    adopt_missing,
+    may_still_come,
+)
 
 POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.

@@ -6,12 +6,13 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import struct
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -275,3 +276,32 @@ def _ended_native(process: subprocess.Popen[bytes] | None, pid: int, deadline: f
             return {"frames": given[:_MOST_FRAMES]}
     lines = said.decode("utf-8", "replace").strip().splitlines()
     return {"missing": f"py-spy --native: {lines[0][:_LONGEST] if lines else 'no answer'}"}
+
+
+def adopt(run_dir: Path, found: Mapping[int, int]) -> None:
+    """Makes folders for processes that have none, so that their stacks are taken like those of the others."""
+    for rank, pid in found.items():
+        folder = run_dir / "ranks" / f"r{rank}-{pid}"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / "identity.json", json.dumps({"rank": rank, "pid": pid, "is_adopted": True}).encode())
+
+
+def mark_adopted(folder: Path) -> None:
+    """Says of a rank's folder that it is our making, where it was made from looks."""
+    with suppress(OSError, ValueError):
+        identity = json.loads((folder / "identity.json").read_bytes())
+        write_whole(folder / "identity.json", json.dumps({**identity, "is_adopted": True}).encode())
+
+
+def is_adopted(folder: Path) -> bool:
+    """Whether a folder is our making, and the process has not announced itself since."""
+    with suppress(OSError, ValueError):
+        return bool(json.loads((folder / "identity.json").read_bytes()).get("is_adopted"))
+    return False
+
+
+def disown(folder: Path) -> None:
+    """The job went on: the process will register itself."""
+    if is_adopted(folder):
+        shutil.rmtree(folder, ignore_errors=True)
