@@ -23,7 +23,7 @@ from unhang.attach.processes import Process, Processes, missing_right, ras_answe
 from unhang.attach.ranks import FoundJob, Rank
 from unhang.errors import CannotWrite, NotEvidence, UnreadableInput
 from unhang.read.dumps.objects import load
-from unhang.read.environment.settings import redact_command, redact_text, stored_environment
+from unhang.read.environment import redact_command, redact_text, stored_environment
 from unhang.read.runs import REPORTS, has_bundle
 from unhang.watch.evidence import fetch_calls_at
 from unhang.watch.folders import BUNDLE, write_job_file

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from unhang.check.areas import Context
 from unhang.model import Reading
-from unhang.read.environment.settings import looks_secret
+from unhang.read.environment import looks_secret
 from unhang.read.environment.sources import of_process
 
 SCOPE = "rank"

@@ -135,7 +135,7 @@ def worst(codes: Sequence[int]) -> int:
 
 
 def _show(judged: Judged, report_dir: Path, shown: Shown) -> int:
-    from unhang.show.reports import render, write_reports
+    from unhang.show import render, write_reports
     from unhang.watch.folders import point_latest
     from unhang.watch.options import default_report_dir
 

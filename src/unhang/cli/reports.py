@@ -161,7 +161,7 @@ def bundle(what: str | None, output: Path | None) -> int:
 
 def _looked_at(pid: str, folder: Path) -> Path:
     from unhang.attach.attaching import Wish, attach, jobs_wanted
-    from unhang.show.reports import write_reports
+    from unhang.show import write_reports
     from unhang.watch.folders import BUNDLE
 
     jobs, processes = jobs_wanted(Wish(pid))

@@ -234,7 +234,7 @@ class _Watch:
         """Stops the watcher, moves the evidence to `folder` and judges it; None where nothing is found in it."""
         from unhang.diagnosis import judge_paths
         from unhang.pytest_plugin.ranks import read_verdict
-        from unhang.show.reports import write_reports
+        from unhang.show import write_reports
         from unhang.watch.folders import save_bundle
 
         self._stop_watcher()

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
-from unhang.read.bundle import read_bundle
+from unhang.read import read_bundle
 from unhang.watch import evidence, suspicion
 from unhang.watch.course import Course
 from unhang.watch.options import RunOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 from unhang.analyze.alike import MOST_NODES, Told, choose, tell
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
-from unhang.read.bundle import read_bundle
+from unhang.read import read_bundle
 from unhang.read.gathered import ALIKE
 from unhang.watch.far import FarNode
 from unhang.watch.joining import Address

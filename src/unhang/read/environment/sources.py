@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.errors import UnreadableInput
-from unhang.read.environment.settings import MAX_VALUE, Assignment, Settings, in_scope, unquoted
+from unhang.read.environment import MAX_VALUE, Assignment, Settings, in_scope, unquoted
 from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
 from unhang.read.files import regular_size, unreadable
 from unhang.read.logs.decode import NAMES as DOCUMENTS
