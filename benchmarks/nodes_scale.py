@@ -33,13 +33,12 @@ import msgspec
 
 from unhang.analyze.alike import Told
 from unhang.cli.run import _get_ready, _headline
-from unhang.watch import hub_agent, many
+from unhang.watch import RunOptions, hub_agent, many
 from unhang.watch.exchange import VERSION, key_of, pack, parsed, seal
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
 from unhang.watch.meeting import GATHER_S, RELAY_PAUSE_S
 from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, Row, State
-from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "ranks" / "programs" / "conditional_collective.py"

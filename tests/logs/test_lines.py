@@ -9,8 +9,7 @@ import pytest
 
 from tests.logs import corpus
 from unhang.inside.guards import words as guards
-from unhang.read.logs.catalogue import MIN_ANCHOR, ROLES, derived
-from unhang.read.logs.patterns import (
+from unhang.read.logs import (
     INDEX,
     TABLES,
     Pattern,
@@ -22,6 +21,7 @@ from unhang.read.logs.patterns import (
     matches,
     table,
 )
+from unhang.read.logs.catalogue import MIN_ANCHOR, ROLES, derived
 
 LAYERS = {"user", "framework", "torch", "transport", "device", "kernel", "launcher"}
 OTHERS = [*table("machine/kernel"), *(row for name in TABLES for row in table(name))]

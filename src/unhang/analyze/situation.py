@@ -22,7 +22,7 @@ from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.unlike_values import Unlike, unlike_values
 from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, runs_ahead, waits_for
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
-from unhang.read.logs.patterns import events_of_errors
+from unhang.read.logs import events_of_errors
 from unhang.read.rank_evidence import ANOTHER_WITH_ITS_RANK
 from unhang.read.ras import Crossing, crossing_in, reports_in
 

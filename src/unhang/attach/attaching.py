@@ -32,8 +32,8 @@ from unhang.read import read_bundle
 from unhang.read.files import read_object
 from unhang.read.given import unpack
 from unhang.show.text import first_line
+from unhang.watch import SeenOutside
 from unhang.watch.folders import BUNDLE, write_job_file
-from unhang.watch.options import SeenOutside
 from unhang.watch.process import take_stacks
 from unhang.watch.ranks import disown, mark_adopted
 

@@ -106,7 +106,7 @@ def prune(keep: str, dry_run: bool) -> int:
 
 def _folder(environ: Mapping[str, str]) -> Path:
     """Where `unhang run` leaves its reports."""
-    from unhang.watch.options import default_report_dir
+    from unhang.watch import default_report_dir
 
     return Path(environ.get("UNHANG_REPORT_DIR") or default_report_dir().parent)
 

@@ -27,17 +27,8 @@ from unhang.cli.console import (
 from unhang.errors import CannotWrite, NoNumpy
 from unhang.numeric import has_numpy
 from unhang.show import FORMATS, verdict_in
+from unhang.watch import Headline, OnHang, RunOptions, SeenOutside, debug_nccl, parse_url, parse_variable, read_options
 from unhang.watch.joining import JoinWishes, find_join
-from unhang.watch.options import (
-    Headline,
-    OnHang,
-    RunOptions,
-    SeenOutside,
-    debug_nccl,
-    parse_url,
-    parse_variable,
-    read_options,
-)
 
 if TYPE_CHECKING:
     from unhang.model import Diagnosis

@@ -13,14 +13,13 @@ from unhang.errors import NoNumpy
 from unhang.model import Case, Unavailable
 from unhang.numeric import has_numpy
 from unhang.read.case import assemble
-from unhang.read.dumps.shard import DumpFile
+from unhang.read.dumps import DumpFile
 from unhang.read.gathered import Gathered, Progress, gather
 from unhang.read.rank_folder import NO_DUMP
 
 if TYPE_CHECKING:
     from unhang.read.dumps.engine import Engine
     from unhang.read.dumps.reader import DumpReader
-
 
 
 ENGINES = ("local", "ray")

@@ -47,8 +47,8 @@ from unhang.read.ras import ras_evidence
 from unhang.read.runs import out_of_sight
 
 if TYPE_CHECKING:
+    from unhang.read.dumps import Shard
     from unhang.read.dumps.objects import FlightTable
-    from unhang.read.dumps.shard import Shard
 
 # The shapes of a model's tensors: of a JSON file that a user made, or of the header of a safetensors file. No tensor is read.
 
@@ -126,7 +126,7 @@ def assemble(gathered: Gathered, dumps: Shard | None = None, trusted: bool = Fal
 
 def _of_dumps(gathered: Gathered, shard: Shard) -> Case:
     """The case in dumps and in whatever was given with them."""
-    from unhang.read.dumps.shard import observed_hang, ranks_of, unseen, world_size  # a job's watcher never needs it
+    from unhang.read.dumps import observed_hang, ranks_of, unseen, world_size  # a job's watcher never needs it
 
     ranks = ranks_of(shard) | ranks_of_records(gathered)
     lines = _lines(gathered)
@@ -148,8 +148,8 @@ def _of_dumps(gathered: Gathered, shard: Shard) -> Case:
 
 def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     """The case in the folders of ranks, with the dumps that lie in them."""
+    from unhang.read.dumps import Membership
     from unhang.read.dumps.objects import FlightTable  # a log never needs these
-    from unhang.read.dumps.shard import Membership
     from unhang.read.restricted_pickle import PickleGuard
 
     alike = gathered.alike
@@ -233,7 +233,7 @@ def _lines(gathered: Gathered) -> tuple[LogLine, ...]:
 def _events_in(lines: Sequence[LogLine]) -> tuple[LogEvent, ...]:
     if not lines:
         return ()
-    from unhang.read.logs.patterns import events_of
+    from unhang.read.logs import events_of
 
     return events_of(lines)
 

@@ -16,7 +16,7 @@ from unhang.model import (
     ThreadStack,
     Unavailable,
 )
-from unhang.read.dumps.shard import DumpFile
+from unhang.read.dumps import DumpFile
 from unhang.read.files import read_object, text, texts, whole, wholes
 from unhang.read.output_log import OutputLog
 from unhang.read.rank_evidence import Processes, attempts_of, began_ns, outputs_of

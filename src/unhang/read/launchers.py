@@ -21,7 +21,7 @@ from unhang.read.files import (
     unreadable,
     whole,
 )
-from unhang.read.logs.patterns import is_echo
+from unhang.read.logs import is_echo
 from unhang.read.rank_folder import (
     DUMP_AT_EXIT,
     RankRecord,

@@ -362,7 +362,7 @@ def _first_line(path: Path, log: OutputLog, attempts: Sequence[Processes], numbe
 
     It comes after what a launcher said of the processes before, and after what had been written when its first process started.
     """
-    from unhang.read.logs.patterns import events_of
+    from unhang.read.logs import events_of
 
     pids = {r.identity.pid for attempt in attempts[:number] for r in attempt.values()}
     ends = (e for e in events_of(log.lines) if e.kind in _OF_AN_END and e.number("pid") in pids)

@@ -17,9 +17,9 @@ from unhang.lint.cards import code_of
 from unhang.lint.report import card_json, card_text
 from unhang.model import CAUSES, Case, LogEvent
 from unhang.read.environment import Assignment, Settings
+from unhang.read.logs import all_patterns
 from unhang.read.logs.case import case_of_outputs, log_case
 from unhang.read.logs.catalogue import emitter_of, whole
-from unhang.read.logs.patterns import all_patterns
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id

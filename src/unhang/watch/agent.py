@@ -18,9 +18,8 @@ from typing import Any, cast
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read import read_bundle
-from unhang.watch import evidence, suspicion
+from unhang.watch import RunOptions, evidence, suspicion
 from unhang.watch.course import Course
-from unhang.watch.options import RunOptions
 from unhang.watch.process import oom_kills
 from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, disown, is_adopted, write_whole
 from unhang.watch.suspicion import (

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from unhang.watch.options import RunOptions
+from unhang.watch import RunOptions
 from unhang.watch.process_tree import fork_worker
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")

@@ -23,13 +23,13 @@ from typing import Any
 
 import msgspec
 
+from unhang.watch import RunOptions
 from unhang.watch.agent import NEW_RANKS_S
 from unhang.watch.evidence import is_unchanged
 from unhang.watch.far import FarNode, Packer, why_silent, words_on
 from unhang.watch.many import Passing, Selection, note_unread, told_of, world_of
 from unhang.watch.meeting import MOST_SUCCESSORS, Meeting
 from unhang.watch.messages import MOST_MESSAGES_PER_S, FarRank, JointVerdict, Orders, State, pause_of
-from unhang.watch.options import RunOptions
 from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import WatchedRank
 from unhang.watch.suspicion import FIRST_LOOK_S

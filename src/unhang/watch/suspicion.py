@@ -15,8 +15,8 @@ from typing import NamedTuple
 from unhang.analyze.leaving import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray, cannot_end
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
+from unhang.watch import BOOTSTRAP, RunOptions
 from unhang.watch.evidence import CONFIRM_S
-from unhang.watch.options import BOOTSTRAP, RunOptions
 from unhang.watch.process import (
     WorkProbe,
     are_at_work,

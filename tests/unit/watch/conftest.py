@@ -36,7 +36,7 @@ from pathlib import Path
 {watcher}
 from unhang.watch import agent_process, supervise
 agent_process.watch = watch
-from unhang.watch.options import RunOptions
+from unhang.watch import RunOptions
 {patch}
 run_dir = Path({run_dir!r})
 options = RunOptions(report_dir=run_dir, env=dict(os.environ), **{options!r})

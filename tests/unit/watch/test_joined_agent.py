@@ -16,13 +16,12 @@ from tests.slowness import slowness
 from unhang.analyze import alike
 from unhang.analyze.alike import OuterGroup, Told
 from unhang.read.gathered import alike_of
-from unhang.watch import far, hub_agent, many
+from unhang.watch import Headline, RunOptions, far, hub_agent, many
 from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
 from unhang.watch.messages import JointVerdict, Orders, Push, RankState, Said, State
-from unhang.watch.options import Headline, RunOptions
 
 VERDICT = {"kind": "proven", "detected_ns": 5, "onset_ns": 3, "waiting_ranks": [0, 1], "withdrawn": False}
 

@@ -17,9 +17,8 @@ from tests.slowness import slowness
 from unhang.analyze.situation import Situation
 from unhang.model import Case
 from unhang.testing import make_case, pending
-from unhang.watch import process, suspicion
+from unhang.watch import RunOptions, process, suspicion
 from unhang.watch.agent import Agent
-from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
 
 # A launcher with one process below it, which computes or waits until stdin ends.

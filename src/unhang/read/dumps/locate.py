@@ -18,10 +18,9 @@ from typing import IO, Any, cast
 
 from unhang.errors import UnreadableInput
 from unhang.model import Unavailable
-from unhang.read.dumps import archive, identity
+from unhang.read.dumps import DumpFile, archive, identity
 from unhang.read.dumps.claims import Claim, Found, choose
 from unhang.read.dumps.identity import Identity, Named, own_rank
-from unhang.read.dumps.shard import DumpFile
 from unhang.read.files import read_bytes, unreadable
 
 __all__ = ["Located", "locate", "own_rank", "read_dump"]

@@ -13,9 +13,9 @@ from statistics import median
 from unhang.model import Case, Job, LogEvent, LogLine, ProcessExit, RaisedError, RankEvidence, RankIdentity, Unavailable
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.read.launchers import RankExit, reported_world
+from unhang.read.logs import events_of
 from unhang.read.logs.attempts import end_of
 from unhang.read.logs.clock import DAY_NS, SECOND_NS, in_year, year_of
-from unhang.read.logs.patterns import events_of
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.read.rank_folder import present_evidence
 from unhang.read.ras import ras_evidence

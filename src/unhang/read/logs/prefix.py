@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from unhang.read.logs import anchors_in
 from unhang.read.logs.clock import Stamp, read_stamp
-from unhang.read.logs.patterns import anchors_in
 from unhang.read.logs.whose import Head
 
 RUN = 4

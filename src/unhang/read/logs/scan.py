@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 from unhang.numeric import has_numpy, np, npt
-from unhang.read.logs.patterns import by_anchor
+from unhang.read.logs import by_anchor
 from unhang.read.logs.scan_engines import (
     Finder,
     GramEngine,
