@@ -1,8 +1,9 @@
 """Flight-recorder dumps of many ranks: found, decoded in parallel into columns, and joined.
 
 Where to begin: `locate.locate(paths)` finds the dumps, `reader.DumpReader(files)` reads them as far as the question
-needs, and a `Shard` (here) holds what they gave, in part or whole, and what it says of the job. What a field of an entry means is said in `entries`, and of what stands
-before the entries in `head`; nowhere else. docs/design/0003-dumps.md tells the reasons.
+needs, and a `Shard` (here) holds what a part of them gave, or all, and what it says of the job. What a field of an entry
+means is said in `entries`, and of what stands before the entries in `head`; nowhere else. docs/design/0003-dumps.md
+tells the reasons.
 """
 
 from __future__ import annotations
