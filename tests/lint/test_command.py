@@ -190,7 +190,7 @@ def test_long_ways_with_conditions_are_told_when_asked_for(broken: Path) -> None
 DOUBTS = {
     "another name than the rank's": "def f(x, model):\n    chosen = dist.get_rank() > 3\n    if chosen:\n        dist.barrier()\n",
     "a rank of a smaller group": "def f(x, tp_rank):\n    if tp_rank == 0:\n        dist.barrier()\n",
-    "a receiver's name": "class Tracker:\n    def end(self):\n        dist.barrier()\n\n\n"
+    "a receiver's name": "class LossTracker:\n    def end(self):\n        dist.barrier()\n\n\n"
     "def f(trackers, rank):\n    for tracker in trackers:\n        if rank == 0:\n            tracker.end()\n",
     "a result that is kept": "@functools.cache\ndef f(x):\n    dist.barrier()\n\n\ndef g(x, rank):\n    if rank == 0:\n        f(x)\n",
     "a path that is read": "def f(fabric, folder, state, newest):\n    if fabric.global_rank == 0:\n        folder.mkdir()\n"

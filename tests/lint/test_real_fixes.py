@@ -7,6 +7,8 @@ what it misses was read, and the mechanisms that public code has as well are fol
 `tenth` (1 of 15, and three more found that are not quiet after) was measured with the rules after that.
 Then the odd numbers of all parts served so: ten more are found among them, none more among the even ones, which nobody looked at.
 Then all that were not found were read, and twelve more are found since.
+Then the first eight parts served to look for general weaknesses: three more are found among them, and none in `ninth` and `tenth` (8 of 30), which nobody looked at.
+`eleventh` (3 of 15) was measured after that.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """
@@ -26,26 +28,28 @@ FOUND = {
     "first": {"01", "02", "03", "04", "10", "18", "20", "21", "23", "24", "25", "26", "27", "28"},
     "last": {"01", "02", "03", "06", "07", "09", "12", "17", "19", "21", "23", "24", "25"},
     "third": {"01", "02", "03", "06", "08", "14", "16"},
-    "fourth": {"03", "04", "07", "08", "09", "11", "21", "25"},
+    "fourth": {"03", "04", "05", "07", "08", "09", "11", "20", "21", "25"},
     "fifth": {"01", "03", "05", "06", "10", "11", "15", "16", "17", "23", "24", "26", "27"},
     "sixth": {"02", "03", "04", "06", "07", "10", "12", "13", "15"},
     "seventh": {"01", "02", "03", "04", "05", "07", "09", "10"},
-    "eighth": {"01", "02", "03", "06", "09", "10", "11", "12", "13", "15"},
+    "eighth": {"01", "02", "03", "06", "08", "09", "10", "11", "12", "13", "15"},
     "ninth": {"02", "05", "10", "11", "12", "13", "14"},
     "tenth": {"13"},
+    "eleventh": {"11", "14", "15"},
 }
 # Found by rules that are off by default, or with --depth 9.
 MORE = {
     "first": set[str](),
     "last": {"08", "14"},
     "third": set[str](),
-    "fourth": {"20"},
+    "fourth": set[str](),
     "fifth": set[str](),
     "sixth": {"11"},
     "seventh": set[str](),
     "eighth": set[str](),
     "ninth": set[str](),
     "tenth": set[str](),
+    "eleventh": set[str](),
 }
 OFF = ("batch-decides", "failure-may-decide")
 SETTINGS = {
@@ -64,6 +68,7 @@ NOISY = {
     "eighth": set[str](),
     "ninth": set[str](),
     "tenth": {"04", "07", "08"},
+    "eleventh": {"04"},
 }  # found before, and still after
 
 
@@ -96,6 +101,7 @@ def test_pairs(part: str) -> None:
             "eighth": 15,
             "ninth": 15,
             "tenth": 15,
+            "eleventh": 15,
         }[part]
     )
 

@@ -13,7 +13,16 @@ from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import limit_of, trains_below
 from unhang.analyze.situation import Situation
 from unhang.model import Frame
-from unhang.rules.framework_advice import of_closure, of_left_loop, of_same_stop, of_stop, of_stop_apart, out_of_first
+from unhang.rules.advice import call_first
+from unhang.rules.framework_advice import (
+    of_closure,
+    of_kept_result,
+    of_left_loop,
+    of_same_stop,
+    of_stop,
+    of_stop_apart,
+    out_of_first,
+)
 from unhang.rules.job import sizes
 from unhang.testing import make_case
 
@@ -234,3 +243,28 @@ def test_a_hook_of_ddp_that_sends_by_its_own_state(tmp_path: Path) -> None:
     hook = Frame("/site-packages/torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py", 400, "powerSGD_hook")
     with_hook = replace(d, odd_call=replace(d.odd_call, frames=(hook, *(d.odd_call.frames or ()))))
     assert [sizes.fixes_of(x, False, None) for x in (with_hook, d)] == [("hook", "shape"), ("shape",)]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("return self.used_up or self.check()", "asked = self.check()\nreturn self.used_up or asked"),
+        ("if near and self.check():", "asked = self.check()\nif near and asked:"),
+        ("done = late or votes(self.flag) > 0", "asked = votes(self.flag) > 0\ndone = late or asked"),
+        ("return self.check() or self.used_up", None),
+        ("return self.check()", None),
+    ],
+)
+def test_a_call_behind_what_may_decide_without_it(line: str, told: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "budget.py"
+    file.write_text(f"def day_is_over(self, near, late):\n    {line}\n{'        pass' if line.endswith(':') else ''}\n")
+    fix = call_first(Frame(str(file), 2, "day_is_over"))
+    assert (None if fix is None else fix.advice.partition("\n")[2]) == told
+    assert call_first(None) is None
+
+
+def test_a_metric_that_some_ranks_did_not_gather(tmp_path: Path) -> None:
+    (tmp_path / "report.py").write_text("def show(self):\n    return self.strong.compute()\n")
+    assert of_kept_result(Frame(str(tmp_path / "report.py"), 2, "show")).advice.startswith(
+        "# report.py:2: `return self.strong.compute()`\n"
+    )

@@ -34,6 +34,9 @@ _STANDS = lazy_pattern(
     r"heartbeat|health|alive|utili[sz]ation|wait|GET /|POST /|throughput|No available shared memory|retry|memory",
     re.IGNORECASE,
 )
+_EVALUATES = lazy_pattern(
+    r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE
+)  # its loss is no step of training
 _WORDS = (
     "batches|samples|files|shards|examples|iterations|steps|sequences|rows|documents|docs|items|images|records|chunks|episodes|entries"
     "|tokens|frames|clips|windows|graphs|pairs|prompts|utterances|points|indices|blocks"
@@ -159,7 +162,7 @@ def works_on(s: Situation) -> LogEvent | None:
     if first is None or not waited:
         return None
     theirs, wait = {_words(x) for x in own_lines(s) if x.rank in waited}, may_wait(s)
-    steps = {e.order for e in s.events.of("progress.step", "learn.")}
+    steps = {e.order for e in s.events.of("progress.step", "learn.") if not _EVALUATES.search(e.text[:_MOST_CHARS])}
     said: dict[tuple[int | None, str], list[OwnLine]] = {}
     for x in own_lines(s):
         is_own = x.rank not in waited and x.rank not in wait and _words(x) not in theirs

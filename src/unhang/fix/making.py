@@ -27,7 +27,7 @@ from unhang.fix.single import (
 )
 from unhang.lint import known
 from unhang.model import Diagnosis, Finding, Fix
-from unhang.model.findings import LIMIT, limits_last
+from unhang.model.findings import CALL_FIRST, LIMIT, limits_last
 
 # A wait for the rank that writes, before the others read: a barrier between the two, where every rank comes to it.
 
@@ -149,6 +149,8 @@ def _change(finding: Finding) -> Change:
         case "uneven-inputs", "uneven-inputs":
             return even_rounds
         case "code-divergence" | "rank-exited-early", "uneven-inputs":
+            if finding.fixes and finding.fixes[0].does == CALL_FIRST:
+                raise NoDiff("the test makes a call itself, and not on every rank: see what to do in the report")
             return same_rounds
         case _, "subgroup-not-created-by-all" if finding.condition and not asks_for_the_rank(finding.condition):
             raise NoDiff("every rank has to make the group, also one that does not come there: make it at the start")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, nodes_in
-from unhang.lint.special import LOCAL_RANK, is_batch, is_none, name_of, value_of_name
-from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Value
+from unhang.lint.special import LOCAL_RANK, TEST, is_batch, is_none, name_of, value_of_name
+from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
@@ -118,14 +118,16 @@ def _is_world_size(target: Expr) -> bool:
 
 def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """A tensor that wants gradients, made for a batch without anything in it: a loss that no parameter is in."""
+    if node.given("requires_grad") != Const(True) or not full.startswith("torch.") or not frame.link.wraps:
+        return
     by_data = next((c for c, *_ in frame.conditions if c.value.dep & DATA and not c.value.dep & RANK), None)
-    if (
-        by_data is not None
-        and node.given("requires_grad") == Const(True)
-        and full.startswith("torch.")
-        and frame.link.wraps
-    ):
+    if by_data is not None:
         _add(frame, "LNT114", node, condition=by_data.text)
+        return
+    for cause, *_ in frame.conditions[-1:]:  # the caller knows whether it is of the batch
+        for i in cause.value.params if cause.value.sort == TEST else ():
+            found = Found("LNT114", node.line, node.column + 1, {"condition": cause.text})
+            frame.later.append(Conditional(i, "", found, frame.path))
 
 
 def _group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:

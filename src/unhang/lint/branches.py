@@ -9,27 +9,26 @@ from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
     as_condition,
     asks_for_others,
-    asks_for_parts,
     asks_for_rank,
     asks_for_shards,
     contradicts,
     implied,
     is_for_one_process,
     is_kept,
+    is_left_by_choice,
     is_never_a_rank,
     is_of_first,
     is_once,
     is_refusal,
+    parts_asked,
     tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
 from unhang.lint.filling import is_dictionary
-from unhang.lint.ir import Expr, Found, Function, If, Op, Stmt
+from unhang.lint.ir import Call, Expr, Found, Function, If, Op, Stmt, nodes_in
 from unhang.lint.link import Link
-from unhang.lint.single import (
-    close_handler,
-)
+from unhang.lint.single import close_handler
 from unhang.lint.special import as_test, paths_in
 from unhang.lint.values import (
     DIFFERS,
@@ -148,6 +147,8 @@ class Branches(Calls):
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
         v = as_condition(as_test(s.test, self.value(s.test)))
+        if v.zero is False and is_left_by_choice(s) and not any(isinstance(n, Call) for n in nodes_in(s.body)):
+            return PLAIN  # `if not sharded and rank != 0: return`
         is_same = (v.dep & RANK or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
 
@@ -281,8 +282,8 @@ class Branches(Calls):
             for i in cause.value.params:
                 for effect in (only_here or only_there)[:1]:
                     if effect.param < 0 and not effect.group and effect.is_sure:
-                        is_part = asks_for_parts(cause.text, self.function.parameters[i])
-                        test = "is None" if cause.value.sort == ("none test",) else "part" if is_part else ""
+                        is_part = parts_asked(cause.text, self.function.parameters[i])
+                        test = "is None" if cause.value.sort == ("none test",) else is_part
                         self.later.append(Conditional(i, test, finding_of(cause, effect, self.path), self.path))
             self.effects += either_way(here, there)
             return

@@ -8,9 +8,9 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
+from unhang.lint.ir import Attr, Call, Const, Found, Function, Ref
 from unhang.lint.libraries import Collective
-from unhang.lint.passing import Passing
+from unhang.lint.receivers import MAY_MISS, Receivers
 from unhang.lint.special import (
     OF_DATA,
     TEST,
@@ -36,8 +36,8 @@ from unhang.lint.values import (
     PLAIN,
     RANK,
     UNEVEN,
+    Conditional,
     Effect,
-    Place,
     Value,
     mixed,
 )  # fmt: skip
@@ -49,13 +49,13 @@ _PURE = {
     *("enumerate", "zip", "reversed", "iter", "next", "round", "divmod", "map", "filter", "repr", "hash", "copy.copy"),
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
+_GO_THROUGH = {"iter", "enumerate", "zip", "list", "tuple", "sorted", "map", "tqdm.tqdm", "tqdm.auto.tqdm"}
 _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
-_REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
-_MOST_REGISTERED = 12
 _PROCESSES = {"Process", "spawn", "start_processes"}
+_RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
@@ -73,11 +73,10 @@ def _own_state(node: Call, full: str, name: str) -> Value | None:
     return Value(CHANCE) if draws and "generator" not in node.names else None
 
 
-class Calls(Passing):
+class Calls(Receivers):
     """The part of a frame that makes calls."""
 
     function: Function
-    line_now: int  # of the statement that is followed
     last_given: list[Value]  # what the call was given that was followed last
 
     def call(self, node: Call) -> Value:
@@ -115,11 +114,13 @@ class Calls(Passing):
         if made is not None:
             return self._of_library(node, made, args, name, full)
         if full in known.WRAPPERS:
-            return self._wrapper(node, known.WRAPPERS[full])
+            return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             return self._metric(node)
         sort = callee.sort
         kind = sort[0] if sort is not None else ""
+        if kind == "one of" and sort is not None:
+            return self._one_of(node, sort[1], args, name)
         if kind in ("fn", "bound") and sort is not None:
             return self._function(node, sort, args, name)
         if kind == "class" and sort is not None:
@@ -131,6 +132,7 @@ class Calls(Passing):
             if target is not None:
                 return self._function(node, ("bound", *target), args, name)
         if kind == "wrap" and sort is not None:
+            self._runs_inside(node, callee.const, args, name)
             return self._wrapped(node, sort[1], "()", args, name)
         if kind in ("param", "attr_param") and sort is not None:
             return self._of_param(node, sort[1], "()", args, name)
@@ -143,31 +145,37 @@ class Calls(Passing):
         bsort = base.sort
         if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
             return self._collective(node, Collective("broadcast"), args, name)
+        if name == "get" and args and (got := self.got(node, owner, base, args)) is not None:
+            return got
         target = self._of_nobody(owner, bsort, name)
         if target is not None:
             return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
-        if bsort is not None:
-            if bsort[0] == "wrap":
-                if name in known.HIDDEN.get(bsort[1], ()):
-                    return self._wrapped(node, bsort[1], name, args, name)
-                made = known.of_sort(bsort[1], name)
-                if made is not None:
-                    return self._collective(node, made, args, name)
-                if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
-                    return prepared(node)
-            if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
-                return base
-            if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
-                self._of_param(node, bsort[1], name, args, name)
-            if bsort[0] in ("out", "of") and name == "backward":
-                return self._backward(node, bsort)
-            if bsort[0] == "many" and name in ("values", "children", "parameters"):
-                return base
-            if bsort[0] == "rank" and name in ("item",):
-                return base
-        return self._other(node, callee, full, owner, base, name, args)
+        known_so = self._of_sort(node, base, bsort, name, args) if bsort is not None else None
+        return known_so or self._other(node, callee, full, owner, base, name, args)
+
+    def _of_sort(self, node: Call, base: Value, bsort: tuple[Any, ...], name: str, args: list[Value]) -> Value | None:
+        """A method of what is known to be wrapped, a parameter, an output; None: that says nothing."""
+        if bsort[0] == "wrap":
+            if name in known.HIDDEN.get(bsort[1], ()):
+                return self._wrapped(node, bsort[1], name, args, name)
+            made = known.of_sort(bsort[1], name)
+            if made is not None:
+                return self._collective(node, made, args, name)
+            if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
+                return prepared(node)
+        if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
+            return base
+        if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
+            self._of_param(node, bsort[1], name, args, name)
+        if bsort[0] in ("out", "of") and name == "backward":
+            return self._backward(node, bsort)
+        if bsort[0] == "many" and name in ("values", "children", "parameters"):
+            return base
+        if bsort[0] == "rank" and name in ("item",):
+            return base
+        return None
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
@@ -175,51 +183,20 @@ class Calls(Passing):
             return PLAIN
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
 
-    def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
-        """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
-        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
-        is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
-        is_doubtful = not is_told and self.link.project.by_name(name) is None
-        self.guesses += is_doubtful
-        result = self._function(node, ("bound", *target), args, name)
-        self.guesses -= is_doubtful
-        return result
-
-    def _of_nobody(self, owner: str, sort: tuple[Any, ...] | None, name: str) -> tuple[int, int] | None:
-        """The method that is meant where nobody has said of which class the object is."""
-        if not owner or (sort is not None and sort[0] != "param"):
-            return None
-        by_receiver = self.link.project.by_receiver(owner, name) if sort is None else None
-        return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
-
-    def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
-        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives, or else the one that sets something there."""
-        if _REGISTERED.fullmatch(owner) is None or not self.loops:
-            return None
-        methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
-        makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
-        if not makers and len(methods) <= _MOST_REGISTERED:
-            makers = [m for m in methods if self.link.summary(*m).marks]
-        return makers[0] if len(makers) == 1 else None
-
     def _metric(self, node: Call) -> Value:
         is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
         return PLAIN if is_alone else Value(sort=("wrap", "metric"))
 
-    def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
-        """The method that runs where an object of the project is called."""
-        if self._runs_layers() and self.link.project.is_module(sort[1], sort[2]):
-            self._layer(node, sort[2], name)
-        found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
-        return next((f for f in found if f is not None), None)
-
-    def _wrapper(self, node: Call, sort: str) -> Value:
+    def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
         of_some = sort == "ddp" and not is_none(node.given("process_group"))
         if sort == "ddp" and self._keeps_to_itself(node):
             sort = "ddp without buffers"
         is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
         made_of = Value(sort=("ext", sort) if is_alone else None if of_some else ("wrap", sort))
+        inside = args[0].sort if args else None
+        if made_of.sort == ("wrap", sort) and inside is not None and inside[0] in ("obj", "param"):
+            made_of = made_of._replace(const=inside[:3])
         if sort == "fsdp2" and node.args and isinstance(node.args[0], Ref):
             self.wrap_in_place(node.args[0].path, made_of)
         return made_of
@@ -244,13 +221,7 @@ class Calls(Passing):
         is_given = is_given and (self.file, self.function.owner, name) in self.link.given
         if is_given and self.link.project.is_module(self.file, self.function.owner):
             self._layer(node, name, name)
-        by_rank = name.startswith("register_") and any(
-            c.value.dep & RANK for c, *_ in self.conditions
-        )  # a hook of some ranks
-        for v in args if name not in _PROCESSES else ():
-            if v.sort is not None and v.sort[0] in ("fn", "bound"):
-                for effect in self.link.made_by(v, "()"):
-                    self.emit(effect._replace(is_sure=by_rank, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
+        self._hands_over(node, name, args)
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)
@@ -282,8 +253,7 @@ class Calls(Passing):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
         if by_name.dep and not callee.dep & ~RANK:
-            group = node.given("group", 0)
-            return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
+            return by_name._replace(group=self.group_asked(node, owner, name))
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
             if mixed(base, *args).dep & LOCAL or changes(self, at, node.line):
@@ -291,11 +261,24 @@ class Calls(Passing):
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
+        for v in args if full in _GO_THROUGH else ():
+            if v.sort is not None and v.sort[0] == "obj":
+                self.go_through(v)
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
             return Value(joined.dep & LOCAL, joined.params)
         return tensor_method(full, base, name, args, joined)
+
+    def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
+        """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""
+        is_sure = name in _RUNS or (
+            name.startswith("register_") and any(c.value.dep & RANK for c, *_ in self.conditions)
+        )
+        for v in args if name not in _PROCESSES else ():
+            if v.sort is not None and v.sort[0] in ("fn", "bound"):
+                for e in self.link.made_by(v, "()"):
+                    self.emit(e._replace(is_sure=is_sure, way=(self.place(node, name), *e.way)[:MOST_WAY]))
 
     def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name."""
@@ -338,33 +321,6 @@ class Calls(Passing):
             return Value(sort=("group", name))
         return Value(sort=AGREED) if made.returns else PLAIN
 
-    def group_of(self, e: Expr) -> str:
-        """The text of a group: empty for all ranks, `@2` for parameter 2."""
-        if isinstance(e, Const):
-            return "" if e.value is None else "?"
-        v = self.value(e) if not isinstance(e, Call) else PLAIN
-        if v.const is None and not (isinstance(e, Ref) and "." in e.path):
-            return ""
-        if v.sort is not None and v.sort[0] == "param":
-            names = self.function.parameters  # it may be another function's, kept in a tuple
-            return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
-        if isinstance(e, Ref):
-            return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
-        return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
-
-    def ask(self, sort: tuple[Any, ...], name: str) -> None:
-        """A property of an object is asked for, which makes collectives, perhaps."""
-        at = self.link.property_of(sort, name)
-        for e in self.link.summary(*at).effects if at is not None else ():
-            if e.param < 0 and not e.needs:
-                way = (Place(self.path, self.line_now, 0, name), *e.way)[:MOST_WAY]
-                self.emit(e._replace(way=way, ifs=e.ifs + e.ifs_here))
-
-    def place(self, node: Call, name: str) -> Place:
-        """Where a call stands."""
-        text = node.func.path if isinstance(node.func, Ref) else name
-        return Place(self.path, node.line, node.column, text or name or "call")
-
     def _wrapped(self, node: Call, wrapper: str, method: str, args: list[Value], name: str) -> Value:
         op = known.HIDDEN.get(wrapper, {}).get(method)
         if op is None:
@@ -378,6 +334,14 @@ class Calls(Passing):
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:
         self.emit(Effect("call", "", (self.place(node, name),), "", param, method))
+        by = next((c.value for c, *_ in self.conditions if c.value.dep & RANK and c.value.zero is not None), None)
+        if by is not None and method == "()":
+            self.alone[param] = by
+        plain = len(node.args) - len(node.names)
+        for n, v in enumerate(args) if method == "()" else ():
+            if v.dep & MAY_MISS:  # the caller knows which module it is
+                which = f"missing:{n if n < plain else node.names[n - plain]}"
+                self.later.append(Conditional(param, which, Found("LNT111", node.line, node.column + 1), self.path))
         outs = [v for v in args if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs:  # a criterion on what a module gave
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)

@@ -98,11 +98,10 @@ def constants(e: Expr) -> tuple[Any, ...] | None:
     return tuple(p.value for p in parts if isinstance(p, Const)) if all(isinstance(p, Const) for p in parts) else None
 
 
-def asks_for_parts(text: str, name: str) -> bool:
-    """Whether a condition asks for attributes of a parameter alone: those of what came from another path are the same."""
-    return re.search(rf"\b{re.escape(name)}\b", text) is not None and not re.search(
-        rf"\b{re.escape(name)}\b(?!\.\w)", text
-    )
+def parts_asked(text: str, name: str) -> str:
+    """`part:` and the attributes of a parameter, where a condition asks for these alone: those of what came from another path are the same."""
+    asked = re.findall(rf"\b{re.escape(name)}\b((?:\.\w+)*)", text)
+    return f"part:{' '.join(a[1:] for a in asked)}" if asked and all(asked) else ""
 
 
 def asks_for_others(test: Expr) -> bool:
@@ -241,12 +240,29 @@ def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
     return nothing, nothing
 
 
+def asks_if_there(test: Expr, used: Expr) -> bool:
+    """Whether a condition asks if the batch has what is used where it has: `x.cuda() if x is not None else None`."""
+    match test:
+        case Op(op="is" | "is not", parts=[of, Const(value=None)]):
+            return of in list(nodes_in(used))
+        case Op(op="in" | "not in", parts=[Const(value=str()) as word, _]):
+            return word in list(nodes_in(used))
+    return False
+
+
 def is_choice(e: Expr, v: Value) -> bool:
     """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
-    if isinstance(e, Op) and e.op in ("in", "==") and any(map(is_word, e.parts)):
+    if isinstance(e, Op) and e.op in ("in", "==", "!=", "not in") and any(map(is_word, e.parts)):
         return not v.dep & DIFFERS  # `"stage_3" in args.strategy`
     plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
     return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
+
+
+def is_left_by_choice(s: If) -> bool:
+    """`if strategy != "sharded" and rank != 0: return`: where all must come, all come."""
+    if not isinstance(s.test, Op) or s.test.op != "and" or not s.body or not isinstance(s.body[-1], Leave):
+        return False
+    return any(isinstance(p, Op) and p.op in ("!=", "not in") and any(map(is_word, p.parts)) for p in s.test.parts)
 
 
 def is_defined(e: Expr, v: Value) -> bool:

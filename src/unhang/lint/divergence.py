@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from unhang.lint.ir import Found
@@ -30,6 +31,13 @@ from unhang.lint.values import (
 _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
 )
+_DIMENSIONS = {
+    "tensor": "tp", "tp": "tp", "pipeline": "pp", "pp": "pp", "context": "cp", "cp": "cp", "data": "dp", "dp": "dp", "expert": "ep", "ep": "ep",
+}  # fmt: skip
+_RANK_IN = re.compile(
+    r"(?:\b|_)(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?:_(?:model_)?parallel)?_(?:local_)?rank\b"
+)
+_DIMENSION = re.compile(r"(?<![a-z])(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?=_)")
 _GOES_ON = re.compile(r"except(?: Exception)?|\w+ is None|not \w+")
 GROUPS = ("new_group", "device_mesh")
 BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own
@@ -83,17 +91,38 @@ def either_way(here: list[Effect], there: list[Effect]) -> list[Effect]:
     return out
 
 
+@cache
+def ranks_asked(text: str) -> frozenset[str]:
+    """Along which dimensions of the job's grid a condition asks for the number of the rank: `get_context_parallel_rank() == 0`."""
+    return frozenset(_DIMENSIONS[d] for d in _RANK_IN.findall(text))
+
+
+@cache
+def dimensions(group: str) -> frozenset[str]:
+    """Along which dimensions of the job's grid the members of a group lie, by its name."""
+    name = group.rpartition(".")[2]
+    if not name.partition("(")[0].endswith(("_group", "_group_gloo")):
+        return frozenset()
+    if re.search(r"(?<!tensor_)(?<!pipeline_)model_parallel", name):
+        return frozenset(("tp", "pp")) if "expert" not in name else frozenset()
+    found = {_DIMENSIONS[d] for d in _DIMENSION.findall(name)}
+    return frozenset(found | ({"cp"} if "(+cp)" in name else set()))
+
+
 def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS
     if e.hidden == "module":
-        return bool(dep & CHANCE or (dep & DATA and e.op in ("module", "pick")))
+        is_open = not dep and cause.value.sort == ("none test",)  # whether it is None, the caller knows
+        return is_open or bool(dep & CHANCE or (dep & DATA and e.op in ("module", "pick")))
     if dep and not dep & ~MAYBE:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
         return True
     if dep and not dep & RANK:  # the members of a group of parts of one model have the same batch
         return e.group != "?" and (bool(dep & (LOCAL | FAILED)) or not _SAME_BATCH.search(e.group))
+    if dep & RANK and ranks_asked(cause.text) & dimensions(e.group):
+        return True  # of one part of the job's grid, of which the group has all
     of = cause.value.group
     return bool(of) and (e.group == of or e.group.startswith(f"{of}."))
 

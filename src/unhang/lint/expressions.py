@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, special
 from unhang.lint.comparing import comparison
-from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
+from unhang.lint.conditions import asks_for_others, asks_if_there, implied, is_choice, is_defined, is_never_a_rank
 from unhang.lint.doubts import works
 from unhang.lint.filling import comprehension
-from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
 from unhang.lint.samplers import is_part_of, is_rounded_up
 from unhang.lint.special import (
     BATCH,
@@ -28,10 +27,6 @@ from unhang.lint.special import (
     is_a_rank,
     is_agreed,
     is_in_flight,
-    is_mask,
-    is_share,
-    is_step,
-    keeps_length,
     line_of,
     name_of,
     paths_in,
@@ -48,6 +43,7 @@ from unhang.lint.values import (
     LONGEST,
     LOSS,
     MAYBE_NONE,
+    MISSING,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
@@ -59,6 +55,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Kept,
     Needs,
     Raised,
     Value,
@@ -67,11 +64,11 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from unhang.lint.branches import Exit
     from unhang.lint.divergence import Cause
     from unhang.lint.link import Link
 
 _TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
-_OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
 _NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
 _OF_TOKENS = {"logits", "hidden_states", "last_hidden_state"}  # of an output: as long as the longest sequence
 
@@ -80,6 +77,7 @@ class Expressions:
     """The part of a frame that evaluates, without the calls. `env`: names (and attributes that were set here) -> values."""
 
     link: Link
+    function: Function
     file: int
     at: int
     path: str
@@ -96,6 +94,9 @@ class Expressions:
     unified: set[int]
     wraps: dict[int, Value]
     keeps: dict[str, Value]
+    puts: dict[Kept, bool]
+    ways_out: list[Exit]
+    alone: dict[int, Value]  # parameters that some ranks alone call
     uniform: set[str]
     fixed: set[str]
     alone_before: str  # the condition under which some ranks alone have read or written something
@@ -113,8 +114,24 @@ class Expressions:
         """A property of an object is asked for."""
         raise NotImplementedError
 
+    def ask_alike(self, owner: str, name: str) -> None:
+        """A property is asked for of what nobody knows, which is called like its class."""
+        raise NotImplementedError
+
+    def item(self, base: Expr, index: Expr) -> Value:
+        """`base[index]`."""
+        raise NotImplementedError
+
+    def of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
+        """An attribute of one of several objects."""
+        raise NotImplementedError
+
     def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
+        raise NotImplementedError
+
+    def uneven_part(self, over: Value, source: Expr, mark: int) -> None:
+        """Effects from `mark` on are made for each of some items, of which each rank has another number."""
         raise NotImplementedError
 
     def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:
@@ -156,6 +173,8 @@ class Expressions:
             return value if not dot else PLAIN
         prefix = head
         for name in rest.split("."):
+            if name in self.link.meeting_properties and (value.sort is None or value.sort[0] == "param"):
+                self.ask_alike(prefix, name)
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
         if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
@@ -183,6 +202,8 @@ class Expressions:
             return kept if kept is not None and kept.sort is not None and kept.sort[0] == "wrap" else Value(sort=RAW)
         if sort is not None:
             kind = sort[0]
+            if kind == "one of":
+                return self.of_one(sort[1], name)
             if kind == "ext":
                 full = f"{sort[1]}.{name}"
                 return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
@@ -236,7 +257,7 @@ class Expressions:
                 return v._replace(dep=v.dep | LOSS, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
-            return self._item(parts[0], parts[1])
+            return self.item(parts[0], parts[1])
         if op == "seq":
             values = [self.value(p) for p in parts]
             joined = mixed(*values)
@@ -256,7 +277,11 @@ class Expressions:
         if op in COMPARISONS:
             return comparison(self, op, parts)
         values = [v if v.sort != LENGTH else Value(0, v.params) for v in map(self.value, parts)]
+        if op == "dict" and len(parts) > 2:  # the state of a part of it says nothing of the rest
+            values = [PLAIN if name_of(p) == "state_dict" else v for p, v in zip(parts, values, strict=True)]
         joined = mixed(*values)
+        if op == "dict" and joined is PLAIN and (table := special.table_of(parts, values)) is not None:
+            return Value(sort=table)
         if is_agreed(values):
             return Value(sort=AGREED)
         if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
@@ -325,6 +350,13 @@ class Expressions:
         if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
             self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
+        if (
+            (a.const is None) != (b.const is None)
+            and asks_if_there(parts[0], parts[2] if a.const is None else parts[1])
+            and ((a.dep | b.dep) & OWN_BATCH or any(special.is_batch(p.partition(".")[0]) for p in paths_in(parts[0])))
+            and not self.link.project.is_sorted_by(parts[0])
+        ):
+            both = both._replace(dep=both.dep | MISSING)
         if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)
         differs = a.const is UNKNOWN or a.const != b.const
@@ -339,54 +371,6 @@ class Expressions:
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
-
-    def _item(self, base: Expr, index: Expr) -> Value:
-        v = self.value(base)
-        if v.sort == ("ext", "os.environ") and isinstance(index, Const):
-            return value_of_name(str(index.value).lower())
-        at = self.value(index)
-        if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
-            return Value(RANK)  # a rank of the group that this one is in
-        if v.sort == OWN_KEYS:
-            return PLAIN
-        if v.sort == ("parts",):
-            return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
-        is_slice = isinstance(index, Op) and index.op == ":"
-        if v.sort is not None and v.sort[0] == "many" and not is_slice:
-            return v._replace(sort=v.sort[1])
-        if v.sort is not None and v.sort[0] == "tuple":
-            if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
-                return v.sort[1][at.const]  # type: ignore[no-any-return]
-            sorts = {x.sort for x in v.sort[1]}
-            return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
-            return PLAIN if at.const != 0 else v
-        is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
-        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length") and not is_own:
-            return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
-        if is_slice and isinstance(index, Op):
-            lower, upper, step = (self.value(p) for p in index.parts)
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
-                return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
-            if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
-                return Value(UNEVEN, sort=("share", "rest"))
-            if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
-                return Value(UNEVEN, sort=("share", "rest"))
-            if lower.dep & RANK and upper.dep & RANK:
-                return Value(v.dep, v.params, ("share", "block"))
-            if (part := special.sort_of_slice(upper, step)) is not None:
-                return Value(v.dep, v.params, part)
-            if v.sort is not None and v.sort[0] == "many":
-                return v
-        if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
-            return Value(v.dep, v.params, ("odd", "strided"))
-        if is_share(at):
-            return Value(UNEVEN, sort=at.sort)
-        is_test = at.sort == TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
-        if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
-            return Value(v.dep, v.params, ("ragged", "a boolean mask"))
-        dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
-        return Value(dep, v.params) if dep or v.params else PLAIN
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""

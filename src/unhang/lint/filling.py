@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, nodes_in
 from unhang.lint.special import PICKED, SAMPLE, element, is_held, is_numbered, name_of, paths_in
-from unhang.lint.values import DATA, FILLED, LOSS, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
+from unhang.lint.values import DATA, FILLED, LOSS, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Kept, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
     from unhang.lint.expressions import Expressions
     from unhang.lint.flow import Frame
+    from unhang.lint.link import Link
     from unhang.lint.passing import Passing
 
 _PUTS_IN = {"append", "extend", "add", "update"}
@@ -34,10 +35,13 @@ def place_of(e: Expr) -> Op | None:
     match e:
         case Call(func=Attr(base=Op(op="[]") as place, name=name)) if name in _PUTS_IN:
             return place
+        case Call(func=Attr(base=Call(func=Ref(path=path), args=[key, *_]), name=name)) if name in _PUTS_IN:
+            owner, _, last = path.rpartition(".")
+            return Op("[]", [Ref(owner), key]) if last == "setdefault" and owner else None
     return None
 
 
-def is_by_batch(frame: Frame) -> bool:
+def is_by_batch(frame: Passing) -> bool:
     """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
     inside = [c for c, _, depth in frame.conditions if depth >= frame.loops]
     left = [e.cause for e in frame.ways_out if e.kind == "continue" and e.loops == frame.loops]
@@ -63,6 +67,69 @@ def fill(frame: Frame, place: Op) -> None:
     frame.env[base.path] = Value(UNEVEN, sort=OWN_KEYS)
     if name:
         note_keys(frame, head, name)
+
+
+def container_of(e: Node) -> str:
+    """The attribute of the object into which an expression or a target puts something: `self.kept.append(x)`, `self.kept[key]`."""
+    match e:
+        case Call(func=Ref(path=path)) if path.startswith("self.") and path.count(".") == 2:
+            _, name, method = path.split(".")
+            return name if method in _PUTS_IN or method == "setdefault" else ""
+        case Call(func=Attr(base=base, name=name)) if name in _PUTS_IN:
+            return container_of(base)
+        case Op(op="[]", parts=[Ref(path=path), _]):
+            return path[5:] if path.startswith("self.") and path.count(".") == 1 else ""
+        case Op(op="[]", parts=[base, _]):
+            return container_of(base)
+    return ""
+
+
+def _containers(function: Function) -> set[str]:
+    """Attributes of the object into which a method puts something."""
+    if "puts" not in function.notes:
+        nodes = list(nodes_in(function.body))
+        made = [n for n in nodes if isinstance(n, Call)]
+        bound = [t for n in nodes if isinstance(n, Set) for t in n.targets if isinstance(t, Op) and t.op == "[]"]
+        function.notes["puts"] = {container_of(e) for e in (*made, *bound)} - {""}
+    return function.notes["puts"]  # type: ignore[no-any-return]
+
+
+def note_put(frame: Frame, e: Expr) -> None:
+    """Something is put into a container that the object keeps."""
+    name, me = container_of(e), frame.env.get("self")
+    if name and me is not None and me.sort is not None and me.sort[0] == "obj" and not frame.is_special:
+        key = (me.sort[1], me.sort[2], name)
+        frame.puts[key] = frame.puts.get(key, True) and is_by_batch(frame)
+
+
+def take_over_puts(frame: Passing, puts: dict[Kept, bool], function: Function, owner: str) -> None:
+    """A method is called that puts something into what its object keeps."""
+    by_batch = is_by_batch(frame)
+    for key, by in puts.items():
+        if owner == "self" or function.name == frame.function.name:  # it is our own caller's affair
+            frame.puts[key] = frame.puts.get(key, True) and (by or by_batch)
+        else:
+            frame.link.puts.add((key, function.name, (frame.file, frame.at), by or by_batch))
+
+
+def is_filled_by_batches(link: Link, key: Kept) -> bool:
+    """Whether all who put something into a container of an object do so only where the rank's own batch is good for it."""
+    rows = [p for p in link.puts if p[0] == key]
+    if not rows or not all(by for *_, by in rows):
+        return False
+    project, sites = link.project, {(method, site) for _, method, site, _ in rows}
+    own = [(at, project.function(key[0], at)) for at in project.methods_of(key[0], key[1]).values()]
+    todo = [f.name for at, f in own if key[2] in _containers(f) and ("", (key[0], at)) not in sites]
+    seen = set(todo)
+    while todo:
+        name = todo.pop()
+        for where, f in project.callers_by_name(name):
+            if f.owner == key[1] and where[0] == key[0]:
+                todo += [f.name] if f.name not in seen else []
+                seen.add(f.name)
+            elif f.name != name and sites.isdisjoint(((name, where), ("", where))):
+                return False
+    return True
 
 
 def note_keys(frame: Passing, owner: str, name: str) -> None:
@@ -97,28 +164,40 @@ def pairs_of(s: Set) -> Iterator[tuple[Expr, Expr]]:
 
 def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
     """What is gathered by `[made for each of over if it is good]`."""
-    before, dep, sort = dict(frame.env), 0, None
+    before, dep, sort, mark = dict(frame.env), 0, None, len(frame.effects)
+    ragged, params = False, NO_PARAMS
     for loop in parts[1:]:
         assert isinstance(loop, Op)
         over = frame.value(loop.parts[1])
         dep |= over.dep & UNEVEN
+        ragged |= over.sort is not None and over.sort[0] in ("ragged", "set")
         frame.assign(loop.parts[0], element(over), is_certain=True)
-        if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
+        if over.sort is not None and (over.sort[0] == "sized" or over.sort in (PICKED, OWN_KEYS)):
             sort = over.sort
         if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
             sort = over.sort  # it comes in the order of the set
         if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
             dep, sort = dep | UNEVEN, over.sort
         for condition in loop.parts[2:]:
-            asked = frame.value(condition).dep
+            test = frame.value(condition)
+            asked, params = test.dep, params | test.params
             if asked & RANK:  # those of this rank
                 dep, sort = dep | UNEVEN, sort or ("share", "picked")
             sort = FILLED if asked & DATA and sort is None else sort
             if is_held(condition, loop.parts[0]):
                 sort = PICKED
-    made = frame.value(parts[0])
+    before_it = len(frame.effects)
+    pair = parts[0].parts if isinstance(parts[0], Op) and parts[0].op == "dict" else []
+    if len(pair) == 2 and ragged and not isinstance(pair[0], Const):  # a word of the batch
+        key = frame.value(pair[0])
+        by, sort = key.dep & DATA, OWN_KEYS if key.dep & DATA or key.params else sort
+        dep |= UNEVEN if by else 0
+        params |= key.params if not by else NO_PARAMS
+    made = frame.value(pair[1] if len(pair) == 2 else parts[0])
+    if dep & UNEVEN and len(frame.effects) > before_it and isinstance(parts[1], Op):
+        frame.uneven_part(Value(UNEVEN, sort=sort), parts[1].parts[1], mark)
     frame.env.clear()
     frame.env.update(before)
-    if sort is not None and (sort[0] in ("picked", "share", "filled", "set") or not made.sort):
-        return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
-    return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
+    if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "own keys") or not made.sort):
+        return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
+    return Value(made.dep | dep, made.params | params, ("many", made.sort) if made.sort else None)

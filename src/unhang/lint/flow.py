@@ -11,7 +11,7 @@ from unhang.lint.arguments import found_in_environment, found_in_rest, parameter
 from unhang.lint.branches import Exit, Pending
 from unhang.lint.conditions import all_of, none_on_some
 from unhang.lint.divergence import Cause
-from unhang.lint.filling import fill, is_by_batch, place_of
+from unhang.lint.filling import fill, is_by_batch, note_put, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
@@ -28,7 +28,6 @@ from unhang.lint.special import (
     PICKED,
     REST,
     TEST,
-    called_name,
     empty_lists,
     ends_process,
     is_collected,
@@ -56,6 +55,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Kept,
     Needs,
     Raised,
     Summary,
@@ -83,6 +83,8 @@ class Frame(Loops):
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
         self.keeps: dict[str, Value] = {}
+        self.alone: dict[int, Value] = {}
+        self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
         self.later: list[Conditional] = []
         self.has_limit = False
@@ -106,6 +108,7 @@ class Frame(Loops):
         self._passes_on: list[int] = []
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
+        self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
         self.stayed: list[Value] = []
         self.of_first: set[str] = set()
         self.needs: Needs = frozenset()
@@ -137,6 +140,8 @@ class Frame(Loops):
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
+        summary.alone, summary.puts = self.alone, self.puts
+        self.link.puts |= {(key, "", (self.file, self.at), True) for key, by in self.puts.items() if by}
         summary.marks = marks_of(self) if self.marked else {}
         returned = PLAIN
         for n, value in enumerate(self._returned):
@@ -181,6 +186,7 @@ class Frame(Loops):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
+        note_put(self, s.value)
         if (place := place_of(s.value)) is not None:
             fill(self, place)
         match s.value:
@@ -231,6 +237,8 @@ class Frame(Loops):
                 one = parts[i] if fits and parts is not None else Value(value.dep, value.params, shared_sort(value, i))
                 self.assign(part, one, is_certain)
             return
+        if isinstance(target, Op) and target.op == "[]":
+            note_put(self, target)
         if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
             base = target.parts[0].path
             if base.endswith("environ") and isinstance(target.parts[1], Const):
@@ -370,28 +378,7 @@ class Frame(Loops):
         for cause in causes if not (self._unsure or self._no_exits) else ():
             self.ways_out.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
-    def _with(self, s: With) -> str:
-        no_sync = uneven = 0
-        for item, target in zip(s.items, s.targets, strict=True):
-            value = self.value(item)
-            if target is not None:
-                self.assign(target, value)
-            name = called_name(item)
-            is_split = name == "split_between_processes" and isinstance(item, Call)
-            if is_split and target is not None and item.given("apply_padding", 1) != Const(True):  # type: ignore[union-attr]
-                self.assign(target, Value(UNEVEN, sort=("share", "split")), is_certain=True)
-            if name == "state_dict_type" and isinstance(item, Call) and item.args and isinstance(item.args[0], Ref):
-                self.wrap_in_place(item.args[0].path, Value(sort=("wrap", "fsdp")))  # who asks so has a sharded one
-            no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
-            uneven += name in ("Join", "join")
-        self.no_sync += no_sync
-        self.uneven_is_fine += uneven
-        end = self.block(s.body)
-        self.no_sync -= no_sync
-        self.uneven_is_fine -= uneven
-        return end
-
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {
-    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame.loop, With: Frame._with, Try: Frame._try,
+    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame.loop, With: Frame.with_, Try: Frame._try,
 }  # fmt: skip

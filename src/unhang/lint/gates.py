@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, Function, If, Op, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Function, If, Leave, Op, Ref, nodes_in
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import AGREED, MOST_WAY, Place, Value
 
@@ -33,7 +33,21 @@ def _lets_one_through(project: Project, symbol: Symbol) -> bool:
     calls = [n for n in nodes_in(body) if isinstance(n, Call) and n.func == decorated]
     by_rank = [n for n in nodes_in(body) if isinstance(n, If) and is_of_rank(n.test) and not n.orelse]
     inside = [n for b in by_rank for n in nodes_in(b.body) if isinstance(n, Call) and n.func == decorated]
-    return len(calls) == len(inside) == 1
+    if len(calls) != 1:
+        return False
+    left = [s.body[-1] for s in body if isinstance(s, If) and _is_of_others(s.test)]
+    leaves = any(isinstance(s, Leave) and s.kind == "return" and s.line < calls[0].line for s in left)
+    return len(inside) == 1 or (not inside and leaves)
+
+
+def _is_of_others(test: Expr) -> bool:
+    """`rank != 0`, `not is_main_process()`."""
+    match test:
+        case Op(op="not", parts=[inner]):
+            return is_of_rank(inner)
+        case Op(op="!=", parts=[of, Const(value=0)]):
+            return is_of_rank(Op("==", [of, Const(0)]))
+    return False
 
 
 def take_over_decorators(frame: Frame) -> Value | None:

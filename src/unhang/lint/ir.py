@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-VERSION = 6
+VERSION = 7
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
@@ -212,6 +212,7 @@ class Found(msgspec.Struct, array_like=True):
 class File(msgspec.Struct, array_like=True):
     """A file. `names`: what its imports bind, to full names; `classes`: name -> base names; `quiet`: line -> codes, empty: all.
 
+    `fields`: of classes, in their order: what a data class or a named tuple is made of.
     `reason`: why it could not be read, empty: it could. `is_parsed`: it was worth a look.
     """
 
@@ -223,6 +224,7 @@ class File(msgspec.Struct, array_like=True):
     names: dict[str, str] = {}
     functions: list[Function] = []
     classes: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     found: list[Found] = []
     quiet: dict[int, list[str]] = {}
 

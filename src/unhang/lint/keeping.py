@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint.filling import note_keys
 from unhang.lint.ir import Call, Expr, Ref
@@ -69,7 +69,28 @@ def mark(frame: Passing, marks: dict[tuple[int, str], Value], given: dict[int, t
         by = mixed(*(given[i][1] for i in v.params if i in given))
         if isinstance(of, Ref) and (v.sort == AGREED or (v.dep | by.dep) & DIFFERS or by.params):
             sort = v.sort if v.sort in (AGREED, TEST) else None
-            frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort), True)
+            frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort, v.zero), True)
+
+
+def by_some(frame: Passing, sort: tuple[Any, ...], owner: str, alone: Value | None = None) -> None:
+    """After a call of a method that some ranks alone make, its object has there what the method sets."""
+    function = frame.link.project.function(sort[1], sort[2])
+    causes = [c.value for c, *_ in frame.conditions] + ([alone] if alone is not None else [])
+    by = next((c for c in causes if c.dep & RANK and c.zero is not None and not c.group), None)
+    me = frame.ref(owner).sort if owner else None
+    if me is None or me[0] != "obj" or function.name == "__init__":
+        return
+    for name in function.sets:
+        path = f"{owner}.{name}"
+        if by is None:
+            if path in frame.env and frame.env[path].dep == RANK:
+                del frame.env[path]
+            continue
+        set_there = frame.link.attribute(me, name) or Value()
+        if set_there.sort in (None, TEST):
+            is_flag = isinstance(set_there.const, bool) or set_there.sort == TEST
+            frame.env[path] = Value(RANK, NO_PARAMS, TEST if is_flag else None)
+            frame.link.of_first.add((frame.file, path))
 
 
 def note_first(frame: Frame, path: str) -> None:
@@ -97,7 +118,7 @@ def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[i
     for name, kept in keeps.items():
         if kept.sort == OWN_KEYS:
             by = mixed(*(given[i][1] for i in kept.params if i in given))
-            if by.dep & OWN_BATCH:
+            if by.dep & OWN_BATCH or any(given[i][1].sort == OWN_KEYS for i in kept.params if i in given):
                 frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=OWN_KEYS)
                 note_keys(frame, owner, name)
             elif owner == "self" and by.params:

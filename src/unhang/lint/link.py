@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
+from unhang.lint.filling import is_filled_by_batches
 from unhang.lint.ir import Expr, File, Found
+from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
     FAILED,
+    FILLED,
     LOCAL,
     MAYBE,
     NO_PARAMS,
@@ -23,8 +26,8 @@ from unhang.lint.values import (
     RAISED,
     UNEVEN,
     Asked,
-    Effect,
     Outside,
+    Put,
     Report,
     Summary,
     Thread,
@@ -37,7 +40,10 @@ _WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_sha
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
-class Link:
+Followed = tuple[int, int, frozenset[tuple[int, Value]]]  # a function, and what it is given
+
+
+class Link(Makers):
     """What is known so far. `findings`: (path, code, line, column) -> what was found there."""
 
     def __init__(self, files: Sequence[File], contents: Mapping[str, bytes] | None = None) -> None:
@@ -53,11 +59,13 @@ class Link:
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
+        self.puts: set[Put] = set()  # who puts something into containers that objects keep
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
-        self._summaries: dict[tuple[int, int, frozenset[tuple[int, Value]]], Summary] = {}
+        self.answered: dict[tuple[int, str], dict[int, Value | None]] = {}  # what was said of `built`
+        self._summaries: dict[Followed, Summary] = {}
         self._tops: dict[tuple[int, str], tuple[Value, int]] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
@@ -65,6 +73,9 @@ class Link:
         self.whole_classes: set[tuple[int, str]] = set()  # classes all of whose methods have said what they set
         self.causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
         self.when = 0, 0  # the turn, and the place of the root that is being followed
+        self._open: dict[Followed, None] = {}  # what is being followed now
+        self._half: dict[Followed, set[Followed]] = {}  # who has asked for one that was not followed to its end
+        self._twice: set[Followed] = set()
         self._following: list[Asked] = []  # the functions that are being followed now
         self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
         self.outside: dict[tuple[int, str, str], list[Outside]] = {}  # each value once
@@ -92,13 +103,13 @@ class Link:
 
     def roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
-        words = set(known.WORDS)
+        words = {*known.WORDS, "[]"}
         todo = self.project.all_functions()
         filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
             f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
         }
         asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
-        asking = {k for k, f in todo.items() if self.meeting_properties and f.owner and asked.search(bytes(f.raw))}
+        asking = {k for k, f in todo.items() if self.meeting_properties and asked.search(bytes(f.raw))}
         for file, of in enumerate(self.project.files):
             own = {f.name for f in of.functions if not f.inside and not f.owner}
             if not own.isdisjoint(of.functions[0].words):
@@ -260,6 +271,8 @@ class Link:
                 self._asked(f, "attribute", c, name)
             if (f, c, name) in self.keyed:
                 return Value(UNEVEN, sort=OWN_KEYS)
+            if self.when[0] and is_filled_by_batches(self, (f, c, name)):
+                return Value(sort=FILLED)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
                 return value
         return None
@@ -324,6 +337,9 @@ class Link:
         for i, (_, v) in given.items():
             if v.sort is not None and v.sort[0] in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
+            elif v.sort is not None and v.sort[0] in ("obj", "one of"):
+                given_so_far = self.built.setdefault((sort[1], sort[2]), {})
+                given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))
 
     # Functions.
 
@@ -335,6 +351,9 @@ class Link:
         self._asked(file, at)
         found = self._summaries.get(key)
         if found is not None:
+            if key in self._open:  # those that are followed within it learn half of it
+                keys = list(self._open)
+                self._half.setdefault(key, set()).update(keys[keys.index(key) + 1 :])
             return found
         if len(self._following) >= _DEEPEST:
             return Summary()
@@ -343,6 +362,7 @@ class Link:
             if key in self._summaries:
                 return self._summaries[key]
         self._summaries[key] = summary = Summary()
+        self._open[key] = None
         self._following.append((file, at))
         try:
             frame = Frame(self, file, at, given)
@@ -352,6 +372,10 @@ class Link:
                 frame.run(summary)
         finally:
             self._following.pop()
+            del self._open[key]
+            for one in self._half.pop(key, set()) - self._twice - self._open.keys():  # followed when asked for again
+                self._twice.add(one)
+                self._summaries.pop(one, None)
             if at == 0:
                 self._modules[file] = self._begun.pop(file).env if file in self._begun else {}
         return summary
@@ -360,40 +384,3 @@ class Link:
         """What the function around this one has bound so far."""
         self._used.setdefault((file, self.project.function(file, at).inside), set()).add((file, at))
         return self.closures.get((file, at), {})
-
-    def wrapper_of(self, file: int, name: str) -> Value | None:
-        """The wrapped module that a function of this file keeps under this name."""
-        self._asked(file, "wrapped", name)
-        return self.wrapped.get((file, name))
-
-    def given_to(self, file: int, cls: str, parameter: int) -> Value | None:
-        """The wrapped module or the group with which objects of a class are made."""
-        self._asked(file, "built", cls)
-        return self.built.get((file, cls), {}).get(parameter)
-
-    def made_by(self, v: Value, method: str) -> Iterable[Effect]:
-        """The collectives that a value makes when this method of it is called."""
-        sort = v.sort
-        if sort is None:
-            return ()
-        if sort[0] == "wrap":
-            op = known.HIDDEN.get(sort[1], {}).get(method)
-            return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
-        if sort[0] == "param":
-            return (Effect("call", "", (), "", sort[1], method),)
-        if sort[0] in ("out", "of"):
-            of = sort[1]
-            made = (
-                Effect("backward", "", (), of.partition(" ")[0])
-                if sort[0] == "out"
-                else Effect("call", "", (), "", of, method)
-            )
-            return (made,) if method == "backward" else ()
-        if sort[0] in ("fn", "bound") and method == "()":
-            return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
-        if sort[0] == "obj":
-            for name in ("__call__", "forward") if method == "()" else (method,):
-                target = self.project.method(sort[1], sort[2], name)
-                if target is not None:
-                    return [e for e in self.summary(*target).effects if e.param < 0]
-        return ()

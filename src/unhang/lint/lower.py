@@ -28,7 +28,7 @@ from unhang.lint.ir import (
     packed,
 )
 from unhang.lint.known import STOPS, WRAPPERS
-from unhang.lint.syntax import Syntax
+from unhang.lint.syntax import Syntax, dotted
 
 _NOTHING = Const(None)
 _COMPARE = {
@@ -52,6 +52,7 @@ class Lowering:
         self.functions: list[Function] = []
         self.names = syntax.names
         self.classes: dict[str, list[str]] = {}
+        self.fields: dict[str, list[str]] = {}
         self._owner = ""
         self._at = -1
         self._words: set[str] = set()
@@ -229,6 +230,11 @@ class Lowering:
         )
 
     def _with(self, node: ast.With | ast.AsyncWith, out: list[Stmt]) -> None:
+        first = node.items[0].context_expr
+        if len(node.items) == 1 and isinstance(first, ast.Call) and dotted(first.func).rpartition(".")[2] == "suppress":
+            handler = Handler([dotted(a).rpartition(".")[2] for a in first.args], [], node.lineno)
+            out.append(Try(self._block(node.body), [handler], [], [], node.lineno))
+            return
         items = [self._expr(i.context_expr) for i in node.items]
         targets = [None if i.optional_vars is None else self._target(i.optional_vars) for i in node.items]
         out.append(With(items, targets, self._block(node.body), node.lineno))
@@ -249,6 +255,9 @@ class Lowering:
     def _class(self, node: ast.ClassDef, out: list[Stmt]) -> None:
         name = node.name if not self._owner else f"{self._owner}.{node.name}"
         self.classes.setdefault(name, [b for b in map(dotted, node.bases) if b])
+        fields = [s.target.id for s in node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+        if fields:
+            self.fields[name] = fields
         before, self._owner = self._owner, name
         at, self._at = self._at, 0
         body = self._block(node.body)
@@ -294,7 +303,7 @@ class Lowering:
     def _call(self, node: ast.Call) -> Expr:
         func = node.func
         name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-        self._words.add(name)
+        self._words.add("[]" if isinstance(func, ast.Subscript) else name)
         if name == "partial" and node.args:
             self._words.add(dotted(node.args[0]).rpartition(".")[2])
         self._syntax.call(self._at, node, name)
@@ -340,11 +349,14 @@ class Lowering:
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Expr:
         """Parts: what is made, then target and source of each loop, then its conditions."""
-        made = node.value if isinstance(node, ast.DictComp) else node.elt
+        if isinstance(node, ast.DictComp):
+            made: Expr = Op("dict", [self._expr(node.key), self._expr(node.value)])
+        else:
+            made = self._expr(node.elt)
         parts = []
         for loop in node.generators:
             parts += [Op("for", [self._target(loop.target), self._expr(loop.iter), *map(self._expr, loop.ifs)])]
-        return Op("comp", [self._expr(made), *parts])
+        return Op("comp", [made, *parts])
 
     def _text_with(self, node: ast.JoinedStr) -> Expr:
         return Op("str", [self._expr(v.value) for v in node.values if isinstance(v, ast.FormattedValue)])
@@ -358,18 +370,6 @@ class Lowering:
 
     def _lambda(self, node: ast.Lambda) -> Expr:
         return Fn(self._define(node))
-
-
-def dotted(node: ast.expr) -> str:
-    """The path of a name with attributes; empty: it is something else."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    names.append(node.id)
-    return ".".join(reversed(names))
 
 
 def _caught(node: ast.expr | None) -> list[str]:

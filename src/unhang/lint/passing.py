@@ -8,9 +8,10 @@ from functools import cache
 from typing import Any
 
 from unhang.lint.divergence import Cause
-from unhang.lint.expressions import Expressions
+from unhang.lint.filling import take_over_puts
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.keeping import mark, take_over
+from unhang.lint.items import Items
+from unhang.lint.keeping import by_some, mark, take_over
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
@@ -29,6 +30,7 @@ from unhang.lint.values import (
     MOST_WAY,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     UNEVEN,
@@ -63,7 +65,7 @@ def plain_length(v: Value) -> Value:
     return Value(0, v.params) if v.sort == LENGTH else v
 
 
-class Passing(Expressions):
+class Passing(Items):
     """The part of a frame that takes over what functions do that it calls."""
 
     function: Function
@@ -121,9 +123,10 @@ class Passing(Expressions):
             self.link.note_constructor(sort, given_of(node, parameters, 1, args))
             self._function(node, ("bound", *target), args, name)
         else:  # of a data class
+            fields = self.link.project.fields_of(sort[1], sort[2])
             plain = len(node.args) - len(node.names)
-            for keyword, value in zip(node.names, args[plain:], strict=True):
-                self.link.set_attribute(sort[1], sort[2], keyword, value)
+            for field, value in (*zip(fields, args[:plain], strict=False), *zip(node.names, args[plain:], strict=True)):
+                self.link.set_attribute(sort[1], sort[2], field, value)
         held = (
             UNEVEN
             if any(is_share(v) or items_of(self, v) for v in args) and holds_items(self.link.project, sort[1], sort[2])
@@ -163,8 +166,8 @@ class Passing(Expressions):
             if isinstance(expr, Ref):
                 self.wrap_in_place(expr.path, wrapped)
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
-        if called and summary.keeps and not self.is_special:
-            take_over(self, called, summary.keeps, given)
+        if not self.is_special:
+            self._change(sort, called, function, summary, given)
         if summary.marks:
             mark(self, summary.marks, given)
         self.leave_with(summary.leaves, node)
@@ -189,6 +192,22 @@ class Passing(Expressions):
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
+
+    def _change(
+        self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,
+        given: dict[int, tuple[Expr, Value]],
+    ) -> None:  # fmt: skip
+        """What a call changes in the object whose method it is, and in those whose methods it was given."""
+        if called and summary.keeps:
+            take_over(self, called, summary.keeps, given)
+        if called and summary.puts:
+            take_over_puts(self, summary.puts, function, called)
+        if called and sort[0] == "bound" and function.sets:
+            by_some(self, sort, called)
+        for i, alone in summary.alone.items():
+            e, v = given.get(i, (None, PLAIN))
+            if isinstance(e, Ref) and v.sort is not None and v.sort[0] == "bound":
+                by_some(self, v.sort, e.path.rpartition(".")[0], alone)
 
     def _worth_following(
         self, function: Function, summary: Summary, given: dict[int, tuple[Expr, Value]]
@@ -280,8 +299,16 @@ class Passing(Expressions):
 
     def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
         r = summary.returns
+        if r.sort is not None and r.sort[0] == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
+            inside = given[r.const[1]][1].sort if r.const[1] in given else None
+            is_known = inside is not None and inside[0] in ("obj", "param")
+            return r._replace(const=inside[:3] if is_known and inside is not None else UNKNOWN)
         joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
         sort = r.sort
+        if sort == OWN_KEYS and r.params:  # its keys are words of what is given
+            if joined.dep & DATA:
+                return Value(UNEVEN, joined.params, OWN_KEYS)
+            return Value(r.dep, joined.params, OWN_KEYS if joined.params or r.dep else None)
         if sort is not None and sort[0] == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
             if by.dep & (DATA | RANK):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, File, Function, Leave, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Function, Leave, Op, Ref, nodes_in
 from unhang.lint.special import name_of
 
 _MOST_STEPS = 6
@@ -52,6 +52,8 @@ class Project:
         self._modules: dict[tuple[str, str], int | None] = {}
         self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
         self._flags: dict[tuple[str, str], bool] = {}
+        self._picked_by: dict[str, bool] = {}
+        self._by_word: dict[str, list[tuple[tuple[int, int], Function]]] | None = None
         self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def all_functions(self) -> dict[tuple[int, int], Function]:
@@ -176,12 +178,17 @@ class Project:
                 return f, self.methods_of(f, c)[name]
         return None
 
+    def fields_of(self, file: int, cls: str) -> list[str]:
+        """What a data class is made of, in the order in which it is given."""
+        below = [self.files[f].fields.get(c, []) for f, c in self.bases(file, cls)]
+        return list(dict.fromkeys(field for of in reversed(below) for field in of))
+
     def is_module(self, file: int, cls: str) -> bool:
         """Whether a class is a torch module."""
         return any(b.rpartition(".")[2] == "Module" for b in self.base_names(file, cls))
 
-    def by_receiver(self, receiver: str, name: str) -> tuple[int, int] | None:
-        """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`."""
+    def by_receiver(self, receiver: str, name: str, is_exact: bool = False) -> tuple[int, int] | None:
+        """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`; `is_exact`: of an `Evaluator`."""
         last = receiver.rpartition(".")[2]
         word = last.replace("_", "").lower()
         if len(word) < _LEAST_WORD or name.startswith("__"):
@@ -189,6 +196,8 @@ class Project:
         methods = self.methods_called(name)
         end = last.rpartition("_")[2] if name in known.NAMES else word
         alike = [c for c in methods if c[0].endswith(word)] or [c for c in methods if c[0].endswith(end or word)]
+        if is_exact:
+            alike = [c for c in methods if c[0] == word]
         if len(alike) > 1:  # one that does nothing is for a single process, or abstract
             alike = [c for c in alike if self.function(*c[1:]).words]
         return alike[0][1:] if len(alike) == 1 else None
@@ -228,6 +237,28 @@ class Project:
                     ):
                         self._flags[key] = True
         return self._flags[key]
+
+    def callers_by_name(self, name: str) -> list[tuple[tuple[int, int], Function]]:
+        """Every function that calls something of this name."""
+        if self._by_word is None:
+            self._by_word = {}
+            for key, function in self.all_functions().items():
+                for word in function.words:
+                    self._by_word.setdefault(word, []).append((key, function))
+        return self._by_word.get(name, [])
+
+    def is_sorted_by(self, e: Expr) -> bool:
+        """Whether batches are picked elsewhere by whether they have the part that is asked for here: all ranks have it at once, perhaps."""
+        words = [n.value for n in nodes_in(e) if isinstance(n, Const) and isinstance(n.value, str)]
+        return any(map(self._is_picked_by, words))
+
+    def _is_picked_by(self, word: str) -> bool:
+        if word not in self._picked_by:
+            raw = [f for f in self.all_functions().values() if word.encode() in (b := bytes(f.raw)) and b"comp" in b]
+            made = (n for f in raw for n in nodes_in(f.body) if isinstance(n, Op) and n.op == "comp")
+            asked = (c for n in made for loop in n.parts[1:] if isinstance(loop, Op) for c in loop.parts[2:])
+            self._picked_by[word] = any(n == Const(word) for c in asked for n in nodes_in(c))
+        return self._picked_by[word]
 
     def implementation(self, file: int, at: int) -> tuple[int, int]:
         """The function that is meant by a method without a body, if one subclass alone has it; else the method itself."""

@@ -84,7 +84,8 @@ def _parse(file: File, data: bytes) -> None:
     syntax = Syntax({}, as_utf8)
     lowering = Lowering(text.splitlines() if "\f" not in text else re.split("\r\n|\r|\n", text), syntax)
     lowering.module(tree)
-    file.names, file.functions, file.classes = lowering.names, lowering.functions, lowering.classes
+    file.names, file.functions = lowering.names, lowering.functions
+    file.classes, file.fields = lowering.classes, lowering.fields
     file.found = [f for f in syntax.finish() if not is_of_test(file.path, f.code)]
     if encoding != "utf-8" or bom or b"\r" in data:  # offsets would not be those of the file
         file.found = [_without_edits(f) for f in file.found]

@@ -12,9 +12,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unhang.lint.divergence import GROUPS
+from unhang.lint.filling import is_filled_by_batches
 from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
 from unhang.lint.link import Link
-from unhang.lint.values import Asked, Learned
+from unhang.lint.values import DIFFERS, Asked, Learned, Value
 
 _FEW = 3_000  # functions that one process follows sooner than another one is of use
 _MOST = 4  # processes: each holds much of the project
@@ -117,6 +118,7 @@ def _forget_stale(link: Link) -> bool:
         (file, at): env for (file, at), env in link.closures.items()
         if (file, link.project.function(file, at).inside) not in stale
     }  # fmt: skip
+    link._twice.clear()
     link._summaries = {key: summary for key, summary in link._summaries.items() if key[:2] not in stale}
     link._tops = {key: top for key, top in link._tops.items() if (top[1], 0) not in stale}
     link._attributes = {key: v for key, v in link._attributes.items() if (key[0], "attributes", key[1]) not in stale}
@@ -131,14 +133,34 @@ def _forget_stale(link: Link) -> bool:
     return bool(stale)
 
 
+def _matters(link: Link, v: Value | None) -> bool:
+    """Whether an object with which others are made makes collectives, or holds what differs between ranks."""
+    sorts = () if v is None or v.sort is None else v.sort[1] if v.sort[0] == "one of" else (v.sort,)
+    for kind, *of in sorts:
+        if kind != "obj":
+            return True
+        held = link._attributes.get((of[0], of[1]), {})
+        if any(a.dep & DIFFERS for a in held.values()) or not link.meets.isdisjoint(
+            link.project.methods_of(of[0], of[1])
+        ):
+            return True
+    return False
+
+
 def _stale(link: Link) -> set[Asked]:
     """Functions of which more is known now than when they were followed, and what asked something of them."""
     if link.flags or link.global_flags:
         return {*link.project.all_functions(), *((file, "attributes", cls) for file, cls in link._attributes)}
-    stale: set[Asked] = {(file, "built", cls) for (file, cls), given in link.built.items() if given}
+    told = link.answered
+    stale: set[Asked] = {
+        (file, "built", cls) for (file, cls), given in link.built.items()
+        if any(given.get(i) != then and _matters(link, given.get(i)) for i, then in told.get((file, cls), {}).items())
+    }  # fmt: skip
     stale |= {(file, "wrapped", name) for file, name in link.wrapped}
     stale |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
     stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed}
+    filled = {key for key, *_ in link.puts if is_filled_by_batches(link, key)}
+    stale |= {(file, "attribute", cls, name) for file, cls, name in filled}
     stale |= link.asks_grads if link.skips_layers else set()
     todo = list(stale)
     while todo:
@@ -155,7 +177,7 @@ def _learned(link: Link) -> Learned:
     """What is known here so far."""
     outside = [one for of in link.outside.values() for one in of] + link.pending
     flags = link.flags, link.global_flags, link.skips_layers
-    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, outside)
+    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, outside, link.puts)
 
 
 def _learn(link: Link, of: Learned, own: Roots) -> None:
@@ -168,6 +190,7 @@ def _learn(link: Link, of: Learned, own: Roots) -> None:
     link.global_flags |= of.global_flags
     link.skips_layers |= of.skips_layers
     link.keyed |= of.keyed
+    link.puts |= of.puts
     ours = {n for n, _ in own}
     link.pending += [one for one in of.outside if one.root not in ours]
 

@@ -301,7 +301,8 @@ def found_in_handler(
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
-    goes_on = end in ("", "continue") and not gives_up(handler.body)
+    is_skipped = end == "return" and {"forward", "backward"} <= {e.op for e in made if e.hidden}  # the next batch comes
+    goes_on = (end in ("", "continue") or is_skipped) and not gives_up(handler.body)
     if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
         return False
     if any(not e.hidden and e.param < 0 for e in made) and is_told_after(frame, handler):
@@ -309,7 +310,7 @@ def found_in_handler(
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect),
-        calls=effect.calls + (0 if frame.loops and not frame.is_ordered() else DOUBT),
+        calls=effect.calls + (0 if is_skipped or (frame.loops and not frame.is_ordered()) else DOUBT),
     )  # fmt: skip
     if effect.param < 0:
         frame.link.report(frame.path, found)

@@ -25,6 +25,7 @@ from unhang.lint.values import (
     Effect,
     Value,
     is_of_data,
+    one_of,
 )
 
 OF_DATA = DATA | MAYBE
@@ -147,17 +148,19 @@ def element(v: Value) -> Value:
     if sort[0] == "zip":
         return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
     if sort[0] == "tuple":
-        sorts = {x.sort for x in sort[1]}
-        return Value(v.dep & DATA, NO_PARAMS, sorts.pop() if len(sorts) == 1 else None)
+        sorts = list(dict.fromkeys(x.sort for x in sort[1]))
+        chosen = one_of([s for s in sorts if s is not None]) if None not in sorts else None
+        return Value(v.dep & DATA, NO_PARAMS, sorts[0] if len(sorts) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v
-    return Value(v.dep & DATA, v.params if sort[0] == "sized" else NO_PARAMS)
+    return Value(v.dep & DATA, v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
 
 
 def sample(v: Value) -> Value:
     """An element of what is iterated over by a loop: one of the samples, where that is a part of a batch."""
     one = element(v)
-    return one._replace(sort=SAMPLE) if v.sort is None and one.dep == OWN_BATCH else one
+    is_plain = v.sort is None or v.sort[0] == "param"
+    return one._replace(sort=SAMPLE) if is_plain and one.dep == OWN_BATCH else one
 
 
 def is_agreed(values: list[Value]) -> bool:
@@ -200,6 +203,34 @@ def is_a_rank(name: str, full: str) -> bool:
 def is_step(v: Value) -> bool:
     """Whether it may be the step of a slice by ranks."""
     return v.const is UNKNOWN or (isinstance(v.const, int) and v.const > 1)
+
+
+def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | None:
+    """A dictionary of functions, classes or objects, by their words; None: there is something else in it."""
+    half = len(parts) // 2
+    keys, sorts = parts[:half], [v.sort for v in values[half:]]
+    if not half or len(parts) % 2 or not all(isinstance(k, Const) for k in keys):
+        return None
+    known_sorts = [s for s in sorts if s is not None]
+    if len(known_sorts) < half or any(s[0] not in ("fn", "bound", "class", "obj") for s in known_sorts):
+        return None
+    return ("table", tuple((k.value, s) for k, s in zip(keys, known_sorts, strict=True) if isinstance(k, Const)))
+
+
+def in_table(sort: tuple[object, ...], key: Value) -> Value:
+    """What such a dictionary has under a key: one of all, if nobody knows the key."""
+    rows: tuple[tuple[object, tuple[object, ...]], ...] = sort[1]  # type: ignore[assignment]
+    told = [s for word, s in rows if key.const is UNKNOWN or word == key.const]
+    return Value(sort=one_of(told)) if told else PLAIN
+
+
+def is_one_of_indices(base: Expr, at: Value) -> bool:
+    """`torch.where(mask)[0]`, `mask.nonzero(as_tuple=True)[0]`: as many as there are."""
+    return (
+        isinstance(base, Call)
+        and isinstance(at.const, int)
+        and ((name_of(base) == "where" and len(base.args) == 1) or "as_tuple" in base.names)
+    )
 
 
 def is_column(index: Op) -> bool:

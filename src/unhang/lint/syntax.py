@@ -168,3 +168,15 @@ def is_true(node: ast.expr | None) -> bool:
 def has_stars(node: ast.Call) -> bool:
     """Whether some arguments are not written out."""
     return any(k.arg is None for k in node.keywords) or any(isinstance(a, ast.Starred) for a in node.args)
+
+
+def dotted(node: ast.expr) -> str:
+    """The path of a name with attributes; empty: it is something else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    names.append(node.id)
+    return ".".join(reversed(names))

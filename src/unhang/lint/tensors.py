@@ -95,6 +95,16 @@ _SEQUENCES = {
     "prompt_ids",
     "prompt_mask",
 }
+_KEEPS_SHARE = {
+    "map",
+    "filter",
+    "shuffle",
+    "select_columns",
+    "remove_columns",
+    "with_format",
+    "rename_column",
+    "decode",
+}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
@@ -181,6 +191,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(0, joined.params, TEST)
     if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
         return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
+    if name in _SPREADS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
+        return Value(0, joined.params)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
     return Value(joined.dep & OF_DATA if numeric else base.dep & CHANCE, NO_PARAMS)
 
@@ -191,6 +203,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
+    if name in known.COUNTS and is_ragged and base.dep & RANK:
+        return PLAIN  # who is a member
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if in_forward and name == "sum" and not args and not full and base.sort in (None, TEST):
@@ -212,6 +226,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         if PADDED in (base.sort, first.sort):
             return Value(sort=PADDED)
         return Value(UNEVEN, sort=("share", "shard"))
+    if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.sort is not None and base.sort[0] == "share":
+        return base
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,9 +22,10 @@ FAILED = 64  # by an exception that one rank alone has met
 LONGEST = 512  # as long as the longest sequence of this rank's batch
 NONE_BY_BATCH = 2048  # it is None where the rank's own batch is no good
 CHANCE = 4096  # by what this rank has drawn at random
+MISSING = 8192  # it is None where the batch has no such part
 RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
 DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE
-COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH)  # what is left of it in what is computed from a value
+COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH | MISSING)  # what is left of it in what is computed from a value
 
 
 class _Unknown:
@@ -52,7 +54,7 @@ class Value(NamedTuple):
     `sort`: what it is, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
     `("out", "ddp")` for what a wrapped module returned, `("param", 0)`, `("of", 0)` for what a parameter returned,
     `("group", text)`, `("many", sort)`, `("odd", reason)` for a tensor that is unfit for a collective. `zero`: what it is as a
-    condition on rank 0, where the others have the opposite. `const`: the value itself.
+    condition on rank 0, where the others have the opposite. `const`: the value itself; of a wrapped module, the class or the parameter that is inside.
     """
 
     dep: int = 0
@@ -69,6 +71,10 @@ RAW = ("raw",)  # the module inside a wrapper
 FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's own batch: perhaps nothing is
 OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
 AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
+
+
+_CHOSEN = {"fn", "bound", "class", "obj"}
+_MOST_CHOICES = 8
 
 
 def is_of_data(v: Value) -> bool:
@@ -88,6 +94,15 @@ def mixed(*values: Value) -> Value:
     return Value(dep, params, None, None, group) if dep or params else PLAIN
 
 
+def one_of(sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    """One of several objects, classes or functions of the project, where nobody knows which; None: there is something else among them."""
+    all_sorts = [s for of in sorts for s in (of[1] if of[0] == "one of" else (of,))]
+    distinct = tuple(dict.fromkeys(all_sorts))
+    if not distinct or len(distinct) > _MOST_CHOICES or any(s[0] not in _CHOSEN for s in distinct):
+        return None
+    return distinct[0] if len(distinct) == 1 else ("one of", distinct)
+
+
 def either(a: Value, b: Value) -> Value:
     """One of both, after branches that have met again. What one of them has agreed on is agreed: the other is for one rank alone."""
     if a == b:
@@ -103,6 +118,8 @@ def either(a: Value, b: Value) -> Value:
         sort = None
     if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
         sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
+    if sort is None and len(sorts) == 2:
+        sort = one_of(sorts)
     if sort is None and sorts and RAW not in sorts:
         sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(
@@ -159,6 +176,8 @@ class Effect(NamedTuple):
         return self.op, self.group, self.param, self.method
 
 
+Kept = tuple[int, str, str]  # an attribute of an object: the file and class, and its name
+Put = tuple[Kept, str, tuple[int, int], bool]  # who puts something there by which method, and whether by the batch
 Raised = tuple[
     str, int, frozenset[int]
 ]  # an exception, how its condition differs, and on which parameters that depends
@@ -179,6 +198,7 @@ class Summary:
 
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
     what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
+    `alone`: parameters that some ranks alone call, and which ranks. `puts`: containers into which it puts something, and whether by the batch alone.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -190,13 +210,15 @@ class Summary:
     raises: frozenset[Raised] = frozenset()
     keeps: dict[str, Value] = field(default_factory=dict)
     marks: dict[tuple[int, str], Value] = field(default_factory=dict)
+    alone: dict[int, Value] = field(default_factory=dict)
+    puts: dict[Kept, bool] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""
         told = (
             self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
         )
-        return not told and not self.marks and self.returns is PLAIN
+        return not told and not self.marks and not self.alone and not self.puts and self.returns is PLAIN
 
 
 MOST_EFFECTS = 24
@@ -250,3 +272,4 @@ class Learned(NamedTuple):
     skips_layers: bool
     keyed: set[tuple[int, str, str]]
     outside: list[Outside]
+    puts: set[Put]

@@ -33,6 +33,8 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
     if stop.sort == MULTIPLE:
         return Value(0, stop.params, PADDED)
+    if stop.group and not start.dep:  # of a stage of a pipeline: what it does later, it has done before
+        return PLAIN
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Sequence
 
@@ -9,9 +10,9 @@ from unhang.analyze.decisions import called_with, unsynced_metric
 from unhang.analyze.graph_of_a_step import made_anew
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
-from unhang.analyze.source import Condition, handles_signal
+from unhang.analyze.source import Condition, handles_signal, nodes_around
 from unhang.model import Fix, Frame, Gate
-from unhang.model.findings import LOOK, NO_HELP
+from unhang.model.findings import CALL_FIRST, LOOK, NO_HELP
 from unhang.rules import wording as w
 from unhang.rules.framework_advice import of_monitor, read_before
 
@@ -219,6 +220,25 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
             verify="unhang run -- <the same command>",
             undo="revert the edit",
         ),
+    )
+
+
+def call_first(frame: Frame | None) -> Fix | None:
+    """For a call behind `and` or `or`, which some ranks leave out where what stands before decides: it is made first, on every rank."""
+    chain = nodes_around(frame.file, frame.line) if frame is not None else ()
+    around = next((n for n in reversed(chain) if isinstance(n, ast.Return | ast.Assign | ast.Expr | ast.If)), None)
+    whole = around.test if isinstance(around, ast.If) else around.value if around is not None else None
+    parts = [n for n in ast.walk(whole) if isinstance(n, ast.BoolOp)] if whole is not None else []
+    part = next((n for n in parts if any(isinstance(c, ast.Call) for c in ast.walk(n.values[-1]))), None)
+    if frame is None or around is None or part is None or whole is None:
+        return None
+    call, line = ast.unparse(part.values[-1]), ast.unparse(around).splitlines()[0]
+    return Fix(
+        title=f"Make the call on every rank: `{call}` is left out where what stands before it decides",
+        advice=f"# {_where(frame)}, in place of `{line}`, on every rank\nasked = {call}\n{line.replace(call, 'asked', 1)}",
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo="revert the edit",
+        does=CALL_FIRST,
     )
 
 

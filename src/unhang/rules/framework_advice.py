@@ -201,6 +201,18 @@ def of_apart(d: Divergence) -> Fix | None:
     return of_stop_apart(d) or out_of_first(d) or of_closure(d)
 
 
+def of_kept_result(line: Frame) -> Fix:
+    """For a metric of torchmetrics whose result some ranks did not gather. `line`: where the others compute it."""
+    return Fix(
+        title="Update the metric on every rank before it is computed: without an update it returns the result that it keeps, and gathers nothing",
+        advice=f"# {w.spot(line)}: `{line_text(line.file, line.line)}`\n"
+        "metric.update(...)   # in every round, on every rank, also with an empty selection\n"
+        "# or make the metric with compute_with_cache=False, so that it gathers whenever it is computed",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+
+
 def of_closure(d: Divergence) -> Fix | None:
     """For ranks of which some are still in a step of an optimizer that asks the program's closure as often as the value demands."""
     for frames in (d.reference_call.frames or (), d.odd_call.frames or ()):

@@ -176,11 +176,12 @@ def came_to_its_end(s: Situation) -> tuple[LogEvent, ...]:
 
     Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there, ranks still made.
     """
-    start, hung = s.events.of("ending.destroying"), [e for e in s.events if e.says == "hang"]
+    start, seen = s.events.of("ending.destroying"), ("ending.listed", "ending.remark")
+    hung = [e for e in s.events if e.says == "hang" and e.kind not in seen]
     start = start or _all_done(s)
     if start and not hung:  # somebody had to end it, or saw that it was still there
         hung = list(s.events.of(*SIGNALS, "ending.cancelled", "python.interrupted"))
-        hung = hung or [e for e in s.events.of("ending.listed") if e.order > start[-1].order]
+        hung = hung or [e for e in s.events.of(*seen) if e.order > start[-1].order]
     elif not (start or hung) and s.events.has("ending.cleaning") and _is_interrupted_as_it_joins(s):
         start, hung = s.events.of("ending.cleaning"), list(s.events.of("python.interrupted"))
     elif not start:

@@ -11,12 +11,7 @@ from unhang.analyze.first_round import Bound, Start, changed_bound, other_start,
 from unhang.analyze.framework_loops import below, left_framework
 from unhang.analyze.generators import end_of_generator
 from unhang.analyze.handled import BegunAnew, begun_anew
-from unhang.analyze.leaving import (
-    ended_in_loop,
-    exhausted_by,
-    lead_of_waiting,
-    made_other_rounds,
-)
+from unhang.analyze.leaving import ended_in_loop, exhausted_by, lead_of_waiting, made_other_rounds
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import LeftLoop, rounds_of
@@ -28,6 +23,7 @@ from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, way_past_above, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
+from unhang.rules.advice import call_first
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_gone
 from unhang.rules.remedies import fail_together
@@ -110,7 +106,8 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _not_the_data(found) if is_data is False else found
     if not d.has_majority:  # those who took the way out did what the others did not
         found = replace(found, culprits=loop.leavers, victims=s.others(loop.leavers))
-    return _by_way_out(found, way, d.has_majority)
+    said, asked = _by_way_out(found, way, d.has_majority), call_first(below(stay, way[0]))
+    return replace(said, fixes=(asked,)) if asked is not None else said
 
 
 def _left_framework(s: Situation, d: Divergence) -> Found:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
+from unhang.analyze.framework_settings import is_metric
 from unhang.analyze.going_on import not_come
 from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
@@ -38,6 +39,7 @@ from unhang.rules.advice import (
     gate_of,
 )
 from unhang.rules.base import Found, rule
+from unhang.rules.framework_advice import of_kept_result
 from unhang.rules.log_lines import quote
 
 _MOST_NAMED, _ROUNDS = 4, 4
@@ -165,6 +167,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     if (alone := made_alone(s, cycle)) is not None:
         return _made_by_its_rank(s, cycle, alone)
     decides = None if p2p or locked or by_key else _one_sided_test(s, cycle, odd, path)
+    fix = decided_together(*decides) if decides else _fix_of(s, cycle, odd, by_key, p2p, bool(locked))
     words = {
         "ranks": w.name_ranks(cycle),
         "calls": _kinds(edges),
@@ -182,7 +185,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         _cycle_lines(s, cycle),
         words,
         "cycle",
-        (decided_together(*decides) if decides else _fix_of(s, cycle, by_key, p2p, bool(locked)),),
+        (fix,),
         s.others(culprits),
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
@@ -217,11 +220,20 @@ def _one_sided_test(
     return None if test is None else (path[depth], test)
 
 
-def _fix_of(s: Situation, cycle: tuple[int, ...], by_key: SortedApart | None, p2p: bool, is_locked: bool) -> str:
-    """The name of the first fix of a circle."""
+def _of_metric(s: Situation, cycle: Sequence[int], odd: Sequence[int]) -> Fix | None:
+    """For a metric that the others bring together, and the odd ranks did not."""
+    rows = [row for r in cycle if r not in odd for row in s.recorded.fronts.get(r, ())] if odd else []
+    calls = [call for row in rows if is_metric(call := s.case.calls.call(row)) and user_frames(call.frames or ())]
+    return of_kept_result(user_frames(calls[0].frames or ())[0]) if calls else None
+
+
+def _fix_of(
+    s: Situation, cycle: tuple[int, ...], odd: Sequence[int], by_key: SortedApart | None, p2p: bool, is_locked: bool
+) -> str | Fix:
+    """The first fix of a circle, or its name."""
     if by_key or p2p or is_locked:
         return "same key" if by_key else "receives" if p2p else "no lock"
-    return "queue" if _from_threads(s, cycle) else "order"
+    return _of_metric(s, cycle, odd) or ("queue" if _from_threads(s, cycle) else "order")
 
 
 def _of_key(by_key: SortedApart) -> Mapping[str, object]:
