@@ -18,7 +18,6 @@ from unhang.model import (
 )
 from unhang.read.dumps import DumpFile
 from unhang.read.files import read_object, text, texts, whole, wholes
-from unhang.read.output_log import OutputLog
 from unhang.read.rank_evidence import Processes, attempts_of, began_ns, outputs_of
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
 from unhang.read.runs import COURSE, joined_course, joined_job, joined_verdict, ran_together, read_course, shift_clock
