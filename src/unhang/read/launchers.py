@@ -1,4 +1,8 @@
-"""How ranks ended and how many there are, as launchers tell it; and which ends `unhang run` brought about itself."""
+"""How ranks ended and how many there are, as launchers tell it; and which ends `unhang run` brought about itself.
+
+DeepSpeed's launcher is left out on purpose: the command before its "exits with return code = N" is that of the process that
+it started last, whichever of them failed.
+"""
 
 from __future__ import annotations
 

@@ -338,7 +338,10 @@ _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 
 
 class Reduction(NamedTuple):
-    """One call of the program, from its begin to its end, with the operation and the root in the group; -1 where it has none."""
+    """One call of the program, from its begin to its end, with the operation and the root in the group; -1 where it has none.
+
+    Of reductions.json: the flight recorder keeps neither.
+    """
 
     begin_ns: int
     end_ns: int

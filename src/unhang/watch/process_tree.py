@@ -1,4 +1,7 @@
-"""The processes of a job, by /proc: who they are, in which system calls they wait, how to end them all, and how to fork one of our own beside them."""
+"""The processes of a job, by /proc: who they are, in which system calls they wait, how to end them all, and how to fork one of our own beside them.
+
+Source: proc(5): /proc/PID/task/TID/syscall and wchan, /proc/PID/fd, /proc/PID/mem.
+"""
 
 from __future__ import annotations
 

@@ -241,7 +241,10 @@ _AT_ONCE, _MOST_RANKS, _MOST_FRAMES, _LONGEST = 2, 16, 64, 300
 
 
 def take_native(ranks: Sequence[WatchedRank], program: str | None, limit_s: float = LIMIT_S) -> None:
-    """Writes native.json of each rank, at most 16 of them: the main thread's frames, or why there are none. Blocks: up to `limit_s`."""
+    """Writes native.json of each rank, at most 16 of them: the main thread's frames, or why there are none. Blocks: up to `limit_s`.
+
+    `py-spy dump --native` takes half a second of a processor and 300 MB for each, so only where they are asked for.
+    """
     deadline = time.monotonic() + limit_s
     wanted = [rank for rank in ranks if not rank.probe.is_stopped()][:_MOST_RANKS]
     for at in range(0, len(wanted), _AT_ONCE):

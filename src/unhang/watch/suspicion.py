@@ -1,4 +1,9 @@
-"""When to look and when to suspect a hang; who is concerned, and why in one line; and which processes must be ranks that did not announce themselves."""
+"""When to look and when to suspect a hang; who is concerned, and why in one line; and which processes must be ranks that did not announce themselves.
+
+A look costs the ranks some ten milliseconds. Every quiet of a second may be looked at as long as there are looks left; they
+come back one by one. Without one, a quiet has to outlast those that ended by themselves. So a hang is seen after a second, and
+a job whose every step is long and quiet pays for a few looks a minute.
+"""
 
 from __future__ import annotations
 

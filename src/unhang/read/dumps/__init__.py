@@ -4,6 +4,12 @@ Where to begin: `locate.locate(paths)` finds the dumps, `reader.DumpReader(files
 needs, and a `Shard` (here) holds what a part of them gave, or all, and what it says of the job. What a field of an entry
 means is said in `entries`, and of what stands before the entries in `head`; nowhere else. docs/design/0003-dumps.md
 tells the reasons.
+
+`partial(files) -> Shard` runs anywhere, on any subset of the files; `merge(shards) -> Shard` is associative: the two
+halves that every engine runs. Then groups get one description each, and it is asked whether the job stood still.
+
+Two groups can bear one name: torch counts the groups that a process creates, so the count differs where only members
+create a group. Then one of them keeps the name, and the others get their ranks appended.
 """
 
 from __future__ import annotations

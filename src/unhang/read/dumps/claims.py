@@ -367,7 +367,11 @@ def _keep_first_job(choice: Choice) -> None:
 
 
 def choose_field(group: list[Named]) -> int | None:
-    """Which number is the rank, for names of one shape, if it is another than each name by itself suggests."""
+    """Which number is the rank, for names of one shape, if it is another than each name by itself suggests.
+
+    torch writes `<prefix><rank>`, and the prefix is free: it may hold host names, job numbers and dates. So the rank is the
+    number marked as one, else the last; names of equal shape in one folder show where that would be wrong.
+    """
     chosen = group[0].chosen
     if len(group) < 2 or len({n.fields[chosen] for n in group}) == len(group):
         return None

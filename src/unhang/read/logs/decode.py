@@ -1,4 +1,8 @@
-"""Bytes of a log -> its lines: any encoding, colours, progress bars, JSON around it, parts of lines; and what people pasted of it into a text."""
+"""Bytes of a log -> its lines: any encoding, colours, progress bars, JSON around it, parts of lines; and what people pasted of it into a text.
+
+A run book with `ulimit -n 65536` and "too many open files" in it is no job that ran out of files. Only what is pasted counts:
+fences without a language or with one of output, and, wherever it stands, a line that only a program prints.
+"""
 
 from __future__ import annotations
 
