@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from unhang.cli.main import COMMANDS, Context, cli
+from unhang.rules.known_waits import known_waits
 from unhang.rules.registry import all_rules
 
 ROOT = Path(__file__).parents[1] / "src" / "unhang"
@@ -31,6 +32,9 @@ def of_cards() -> Iterator[str]:
         for fix in rule.card.fixes.values():
             parts = (fix.title, f"verify: {fix.verify}" if fix.verify else "", f"undo: {fix.undo}" if fix.undo else "")
             yield "    * " + " | ".join(part for part in parts if part)
+    yield "\nwaits in libraries"
+    for row in known_waits():
+        yield f"    * {row.fix.title} | verify: {row.fix.verify} | undo: {row.fix.undo}"
 
 
 def _text(node: ast.AST) -> str:

@@ -33,6 +33,7 @@ _WAITS_IN_C = lazy_pattern(
 _SYNCHRONIZES = ("/torch/cuda/", "/torch/accelerator/")
 _LOADER = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/", "/torchdata/", "/webdataset/")
 _OF_A_SLEEP = "the end of a sleep"
+_CONNECTION = "a free connection of its pool"
 _WITHIN = {
     ("threading.py", "wait"): "an event or condition",
     ("threading.py", "acquire"): "a lock",
@@ -50,6 +51,11 @@ _WITHIN = {
     ("locks.py", "acquire_any"): "a lock",
     ("queues.py", "get"): "a queue",
     ("queues.py", "put"): "a full queue",
+    ("queues.py", "join"): "a queue to be emptied",
+    ("connectionpool.py", "_get_conn"): _CONNECTION,
+    ("connection_pool.py", "wait_for_connection"): _CONNECTION,
+    ("impl.py", "_do_get"): _CONNECTION,
+    ("pool.py", "getconn"): _CONNECTION,
     ("tasks.py", "sleep"): _OF_A_SLEEP,
     ("streams.py", "_wait_for_data"): "a socket",
     ("_bootstrap", "acquire"): "the lock of an import",
@@ -68,6 +74,10 @@ _OUTSIDE = {
     ("popen_fork.py", "poll"): "a child process",
     ("popen_fork.py", "wait"): "a child process",
     ("file_baton.py", "wait"): "a lock file",
+    ("_api.py", "acquire"): "a lock file",
+    ("_acquire.py", "_poll_until_acquired"): "a lock file",
+    ("utils.py", "acquire"): "a lock file",
+    ("pdb.py", "interaction"): "a command for its debugger",
     ("connection.py", "recv"): "a pipe",
     ("socket.py", "readinto"): "a socket",
     ("ssl.py", "read"): "a socket",
@@ -85,7 +95,18 @@ _DIRECTORIES = {
     "__init__.py": "torch/cuda/",
     "worker.py": "ray/_private/",
     "retry.py": "urllib3/",
+    "connectionpool.py": "urllib3/",
+    "connection_pool.py": "httpcore",
+    "impl.py": "sqlalchemy/",
+    "pool.py": "psycopg_pool/",
+    "_api.py": "filelock/",
+    "_acquire.py": "filelock/",
+    "utils.py": "portalocker/",
 }
+_POOLS_OF_TASKS = (
+    ("aiohttp/connector.py", ("_wait_for_available_connection",)),
+    ("/_async/connection_pool.py", ("wait_for_connection",)),
+)
 _ASYNCIO = "/asyncio/base_events.py"
 _OF_A_FILE = ("read", "recvfrom", "recvmsg", "poll")
 _TO_A_FILE = ("write", "sendto", "sendmsg")
@@ -217,6 +238,11 @@ def goes_through_loader(frames: tuple[Frame, ...]) -> bool:
     return any(part in f.file for f in frames for part in _LOADER)
 
 
+def is_loader_worker(stack: ThreadStack) -> bool:
+    """Whether a thread is that of a worker process of a data loader, and not of another process that the program started."""
+    return any(f.function == "_worker_loop" or "/torchdata/" in f.file for f in stack.frames)
+
+
 def _fetches_data(frames: tuple[Frame, ...]) -> Frame | None:
     """The frame that asks for the next batch, where the stack goes through a loader or a loop's iterator."""
     mine = user_frames(frames)
@@ -258,10 +284,9 @@ def activity_of(evidence: RankEvidence, is_open: bool = True, thread: ThreadStac
 
 
 def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) -> Activity:
-    is_loader = goes_through_loader(stack.frames)
-    kind, awaits = (
-        ("", "") if is_loader else _named_wait(stack)
-    )  # a generator of the program's own says itself what it waits for
+    above = stack.frames[: stack.frames.index(frame)] if frame in stack.frames else stack.frames
+    # Code of the program's own, a generator or a data set in this process, says itself what it waits for.
+    kind, awaits = ("", "") if goes_through_loader(above) else _named_wait(stack)
     if kind:
         return Activity(kind, f"a wait for {awaits}", frame, awaits)
     if awaits := _polled(stack, frame, evidence):
@@ -308,5 +333,7 @@ def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:
 
 
 def _awaited_by(task: WaitingTask) -> str:
-    """What a task waits for, by the function of asyncio in which it stands."""
+    """What a task waits for, by the function of asyncio, or of a pool of connections, in which it stands."""
+    if any(f.function in functions and file in f.file for f in task.frames for file, functions in _POOLS_OF_TASKS):
+        return _CONNECTION
     return next((_WITHIN[_name(f)] for f in task.frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "something")

@@ -73,33 +73,6 @@ def feeds(thread: ThreadStack) -> bool:
     return any(f.function == "_feed" and f.file.endswith("/multiprocessing/queues.py") for f in thread.frames)
 
 
-class OwnPool(NamedTuple):
-    """`function` runs in the threads of `pool`, and waits at `waits` for what it submits to that at `submits`."""
-
-    waits: Frame
-    submits: Frame
-    function: str
-    pool: str
-
-
-def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
-    """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
-    of_pools = (t for t in threads if any(f.file.endswith("/concurrent/futures/thread.py") for f in t.frames))
-    for frame in (f for t in of_pools for f in user_frames(t.frames)):
-        function = function_at(frame.file, frame.line)
-        for call in _submitted(function):
-            pool = _receiver(call)
-            given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
-            if function is not None and function.name in map(last_name, given):
-                return OwnPool(frame, Frame(frame.file, call.lineno, function.name), function.name, pool)
-    return None
-
-
-def _submitted(node: ast.AST | None) -> list[ast.Call]:
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
-    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in ("submit", "map")]
-
-
 class OwnLoop(NamedTuple):
     """A coroutine that the loop of the thread runs called `plain`, no coroutine, at `calls`, and that waits for another one of the same loop at `waits`."""
 

@@ -357,3 +357,21 @@ def kept_block(frames: Sequence[Frame], taken: Frame) -> tuple[Frame, int, str] 
                 if called and (called == owner or "lock" in called.lower()):
                     return frame, block.lineno, ast.unparse(item)
     return None
+
+
+_LOCKS_FILE = ("flock", "lockf", "FileLock")
+
+
+def locked_above(frames: Sequence[Frame]) -> tuple[Frame, int] | None:
+    """Of a stack that waits for the lock on a file which its own process has: (the caller that took it, the line at which it did)."""
+    for frame in user_frames(tuple(frames))[1:]:
+        function = function_at(frame.file, frame.line)
+        calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+        taken = [
+            c.lineno
+            for c in calls
+            if last_name(c.func) in _LOCKS_FILE and c.lineno < frame.line and "LOCK_UN" not in ast.unparse(c)
+        ]
+        if taken:
+            return frame, max(taken)
+    return None

@@ -153,16 +153,21 @@ def _asked_of_pool(stack: ThreadStack) -> str:
     return next((c for c in calls if c.rpartition(".")[2].startswith(("map", "imap", "starmap", "apply", "get"))), "")
 
 
+def waits_in_fork(thread: ThreadStack) -> bool:
+    """Whether a thread of a process that was forked sleeps in code of C: in a wait for a thread, it may be one that only its parent has."""
+    is_forked = any(f.file.endswith(_FORKS) for f in thread.frames) or any(
+        f.file.endswith(_POOL) and f.function == "worker" for f in thread.frames
+    )
+    is_asleep = thread.kernel is not None and thread.kernel.call == "futex"
+    is_spawned = any("multiprocessing/spawn.py" in f.file or "forkserver.py" in f.file for f in thread.frames)
+    return is_forked and is_asleep and not is_spawned
+
+
 def forked_torch(children: Iterable[ThreadStack]) -> Frame | None:
     """Where a forked process waits for threads that it does not have: in an operation of torch, which ran on several in its parent."""
-    for thread in children:
-        is_forked = any(f.file.endswith(_FORKS) for f in thread.frames) or any(
-            f.file.endswith(_POOL) and f.function == "worker" for f in thread.frames
-        )
-        is_asleep = thread.kernel is not None and thread.kernel.call == "futex"
-        top = thread.frames[0] if thread.frames else None
-        is_spawned = any("multiprocessing/spawn.py" in f.file or "forkserver.py" in f.file for f in thread.frames)
-        if top is not None and is_forked and is_asleep and not is_spawned and (top.is_user or "/torch/" in top.file):
+    for thread in filter(waits_in_fork, children):
+        top = thread.frames[0]
+        if top.is_user or "/torch/" in top.file:
             mine = user_frames(thread.frames)
             if mine and any(name.partition(".")[0] == "torch" for f in mine for name in imported_by(f.file)):
                 return mine[0]

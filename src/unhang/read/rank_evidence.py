@@ -99,7 +99,8 @@ def stacks_of(record: RankRecord) -> tuple[ThreadStack, ...]:
 
 def _complete(stack: ThreadStack, record: RankRecord, kernel: Mapping[object, object]) -> ThreadStack:
     """A stack with what other files say of its thread."""
-    number = record.identity.pid if stack.is_main else stack.os_thread_id
+    of_rank = stack.process_id in (None, record.identity.pid)
+    number = record.identity.pid if stack.is_main and of_rank else stack.os_thread_id
     fields = kernel.get(str(number))
     holder = text(fields, "holder") if isinstance(fields, dict) else ""
     pid = int(holder) if holder.isdecimal() else 0
@@ -107,7 +108,7 @@ def _complete(stack: ThreadStack, record: RankRecord, kernel: Mapping[object, ob
     ident = stack.ident or (record.main_thread_id if stack.is_main else None)
     work = next((g for g in _objects(record.waits_fields, "given") if whole(g, "thread") == ident), {})
     # A fork's threads have the same numbers.
-    is_own = ident is not None and stack.process_id in (None, record.identity.pid)
+    is_own = ident is not None and of_rank
     given = frame_triples(work) if is_own else ()
     return replace(stack, ident=ident, kernel=wait, given=given)
 

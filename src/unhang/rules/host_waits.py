@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import chain
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
 from unhang.analyze.host_waits import (
@@ -15,7 +15,6 @@ from unhang.analyze.host_waits import (
     full_queue,
     not_released,
     own_loop,
-    own_pool,
     puts,
     queue_at,
     read_later,
@@ -23,7 +22,18 @@ from unhang.analyze.host_waits import (
     unread_errors,
     writes_to_child,
 )
-from unhang.analyze.locks import Crosswise, HeldTwice, crosswise, held_by_parent, held_twice, kept_block, lost_notice
+from unhang.analyze.locks import (
+    Crosswise,
+    HeldTwice,
+    blocks_at,
+    crosswise,
+    held_by,
+    held_by_parent,
+    held_twice,
+    kept_block,
+    locked_above,
+    lost_notice,
+)
 from unhang.analyze.outside_waits import (
     asks_at,
     asks_for_pauses,
@@ -40,30 +50,29 @@ from unhang.analyze.outside_waits import (
     uncommitted,
     writes_back,
 )
+from unhang.analyze.own_threads import forked_place, own_pool, own_threads
 from unhang.analyze.polling import asks_database, name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
 from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
+from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import FirstException, found_at_first
+from unhang.rules.known_waits import known_repairs
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
+from unhang.rules.thread_waits import Remedy, end_the_thread, of_threads, waits_for_work
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
 
 
-class Remedy(NamedTuple):
-    """The name of a fix of the card, and its words."""
-
-    name: str
-    words: Mapping[str, object]
-
-
 def remedy_of(s: Situation, late: LateRank) -> Remedy | None:
     """The change at the place that keeps the rank; None where the source does not show it for certain."""
-    return next(_remedies(s, late), None)
+    known = list(known_repairs(s, late))
+    limits = (fix for fix in known if fix.kind == LIMIT)
+    return next(chain((Remedy(f) for f in known if f.kind != LIMIT), _remedies(s, late), map(Remedy, limits)), None)
 
 
 def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
@@ -73,6 +82,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     words: dict[str, object]
     yield from _of_locks(s, late, frame, evidence)
     yield from _of_outside(s, late, frame, evidence)
+    yield from of_threads(late, frame, evidence)
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
@@ -83,8 +93,13 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "the result of another thread" and (own := own_loop([*others, *filter(None, [evidence.main_stack])])):
         words = {"waits": w.spot(own.waits), "calls": w.spot(own.calls), "plain": own.plain}
         yield Remedy("not in its own loop", {**words, "text": line_text(own.calls.file, own.calls.line)})
-    if awaits == "the result of another thread" and (nested := own_pool(others)):
-        words = {"submits": w.spot(nested.submits), "waits": w.spot(nested.waits), "pool": nested.pool}
+    if nested := own_pool([t for t in others if waits_for_work(t)]):
+        words = {
+            "submits": w.spot(nested.submits),
+            "waits": w.spot(nested.waits),
+            "pool": nested.pool,
+            "made": nested.made,
+        }
         yield Remedy("a pool of its own", {**words, "function": nested.function})
     is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
     if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
@@ -132,8 +147,7 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
         keyword = "async with" if evidence.tasks else "with"
         words = {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler, **_held(twice)}
         yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
-    own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
-    if awaits in _OF_A_LOCK and (two := crosswise(own)):
+    if awaits in _OF_A_LOCK and (two := crosswise(own_threads(evidence))):
         yield _in_one_order(two)
     if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
         yield Remedy("leave the place", _held(own_place))
@@ -143,6 +157,15 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
     if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
         words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
         yield Remedy("leave the lock first", words)
+    for rank in late.victims if awaits == "a lock file" else ():  # the kernel does not say who has it
+        block = kept_block(s.case.ranks[rank].main_frames, frame) if rank in s.case.ranks else None
+        if block is not None and block[2] in {what for b in blocks_at(frame) for what in held_by(b)}:
+            words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": rank}
+            yield Remedy("leave the lock first", words)
+    is_own = stack is not None and stack.kernel is not None and stack.kernel.holder == evidence.identity.pid
+    if is_own and stack is not None and (own_lock := locked_above(stack.frames)):
+        words = {"spot": w.spot(frame), "outer": w.spot(own_lock[0]), "since": own_lock[1]}
+        yield Remedy("lock the file once", words)
 
 
 def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
@@ -158,6 +181,8 @@ def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEviden
         words = {"spot": spot, "path": fifo.path, "how": f", {fifo.how}" if fifo.how else "", "name": fifo.name}
         yield Remedy("no wait for a reader", {**words, "as": f"with {fifo.name}:" if fifo.is_block else ""})
     stack = stack_of(s, late)
+    if inherited := fresh_lock(forked_place(children)):
+        yield Remedy("fresh lock", inherited)
     if child := forked_torch(children):
         yield Remedy("one thread in the child", {"child": w.spot(child)})
     if stack is not None and (call := lost_worker(stack, children)):
@@ -260,7 +285,11 @@ def timer_off(s: Situation) -> Mapping[str, object]:
 
 
 def lost_exception(s: Situation, first: FirstException) -> Found | None:
-    """What is known of an exception that a rank could not receive from a process of its own."""
+    """What is known of an exception that a rank could not receive from a process of its own, or after which its process cannot end."""
+    kept = s.case.ranks.get(first.ranks[0]) if len(first.ranks) == 1 else None
+    if kept is not None and (fix := end_the_thread(kept)) is not None:
+        words = {"type": first.error.type, "head": first.head}
+        return found_at_first(s, first, 0.9, words, say="raised", fixes=(fix, "mend", "no timeout"))
     beside = [f for e in s.case.ranks.values() for f in user_frames(e.main_frames)[:1]]
     lost = exception_not_sent(first.error, beside)
     if lost is None:

@@ -100,11 +100,6 @@ def _open_files(pid: int) -> tuple[int | None, int | None]:
     return count, limit
 
 
-def _fills_a_pipe(pid: int) -> bool:
-    """Whether a process waits for room in a pipe."""
-    return {"call": "write", "file": "pipe"} in kernel_waits(pid).values()
-
-
 @dataclass
 class ProcessProbe:
     """Follows one process. CPU use is measured between the oldest sample kept (about a second) and now."""
@@ -153,6 +148,7 @@ class ProcessProbe:
         stat = _stat(self.pid)
         files, limit = _open_files(self.pid)
         children = children_of(self.pid)[:_MOST_CHILDREN]
+        of_children = {thread: wait for child in children for thread, wait in kernel_waits(child).items()}
         wchan, rss = "", None
         with suppress(OSError):
             wchan = Path(f"/proc/{self.pid}/wchan").read_text().strip("0")
@@ -162,13 +158,13 @@ class ProcessProbe:
             "state": stat[_STATE] if stat else "gone",
             "cpu_share": self.cpu_share(),
             "children_share": self.children_share(),
-            "child_writes": any(map(_fills_a_pipe, children)),
+            "child_writes": {"call": "write", "file": "pipe"} in of_children.values(),
             "child_asks": any(map(reads_its_input, children)),
             "wchan": wchan,
             "open_fds": files,
             "fd_limit": limit,
             "rss_bytes": rss,
-            "threads": kernel_waits(self.pid),
+            "threads": {**of_children, **kernel_waits(self.pid)},
             "taken_ns": time.time_ns(),
             "taken_monotonic_ns": time.monotonic_ns(),
         }

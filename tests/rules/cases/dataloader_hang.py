@@ -9,6 +9,17 @@ from unhang.testing import Fires, Quiet, path
 
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
 
+_OWN_WAIT = ThreadStack(
+    "MainThread",
+    (
+        Frame("/usr/lib/python3.11/socket.py", 706, "readinto"),
+        Frame("train.py", 30, "__getitem__"),
+        Frame("/site-packages/torch/utils/data/_utils/fetch.py", 54, "fetch"),
+        Frame("train.py", 8, "main"),
+    ),
+    is_main=True,
+)
+
 _PASTED = """\
 rank 0:
 Thread 0x7FA6E7C01740 (idle): "MainThread"
@@ -72,6 +83,10 @@ CASES = {
         Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>~loader"}), (1,), 8),
         Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: _PICKLES}), (1,), 8),
         Quiet(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>save:40"}), "the rank is in other code"),
+        Quiet(
+            make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: _OWN_WAIT}),
+            "the data set, in the process of the rank, waits for a socket",
+        ),
         Fires(_reads("main:4"), (1,), 9),
         Fires(_reads("main:5", steps=20), (1,), 9),
         Quiet(_reads("main:5"), "a generator that the program reads before its first step, in a loop without calls"),

@@ -14,7 +14,6 @@ from unhang.analyze.host_waits import (
     full_queue,
     not_released,
     own_loop,
-    own_pool,
     puts,
     queue_at,
     read_later,
@@ -23,6 +22,7 @@ from unhang.analyze.host_waits import (
     writes_to_child,
 )
 from unhang.analyze.locks import held_over_call, held_twice
+from unhang.analyze.own_threads import own_pool
 from unhang.model import Frame
 from unhang.model.frames import WaitingTask
 

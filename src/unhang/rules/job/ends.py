@@ -11,11 +11,11 @@ from unhang.analyze.first_errors import errors_of, first_error, is_log_only, wen
 from unhang.analyze.leaving import all_meet_by_files, cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
+from unhang.model import EvidenceLine, Fix, Frame, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
 from unhang.model.evidence import SENT_BY_ITSELF
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
-from unhang.rules.base import Found, Names, rule
+from unhang.rules.base import Found, Names, card_of, rule
 from unhang.rules.failure import (
     WORKER_DIED,
     died_of_own_memory,
@@ -37,6 +37,7 @@ from unhang.rules.log_lines import (
     ranks_in,
     stood_before,
 )
+from unhang.rules.thread_waits import end_the_thread, undone_item
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)
@@ -323,11 +324,19 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         (*w.stack_lines(evidence), *lines),
         words,
         say=say,
-        fixes=_END_FIXES.get(say, ("order", "threads")),
+        fixes=(*_mended(evidence, activity.frame, say), *_END_FIXES.get(say, ("order", "threads"))),
         cause="rank-stuck-in-user-code" if is_polling else "",
         victims=s.others(ranks),
         location=w.location_of(frame),
     )
+
+
+def _mended(evidence: RankEvidence, frame: Frame | None, say: str) -> tuple[Fix, ...]:
+    """The change that lets the process end, where the source shows it."""
+    if fix := end_the_thread(evidence):
+        return (fix,)
+    undone = undone_item(frame) if say == "alone" and frame is not None else None
+    return card_of("rank-stuck-in-user-code").fixes_for((str(undone.fix),), undone.words) if undone else ()
 
 
 _END_FIXES = {"alone": ("wait",), "polls": ("look once",), "all poll": ("look once",), "by files": ("one name",)}

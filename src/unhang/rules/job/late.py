@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from unhang.analyze.activity import OF_RAY
+from unhang.analyze.activity import OF_RAY, is_loader_worker
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.going_on import missing_by_lines
@@ -140,9 +140,10 @@ def _starts_workers(s: Situation, late: LateRank) -> bool:
 
 
 def _workers(s: Situation, late: LateRank) -> Sequence[ThreadStack]:
-    """The stacks of the rank's worker processes, those that stand in the program's own code first."""
+    """The stacks of the loader's worker processes, those that stand in the program's own code first."""
     evidence = s.case.ranks.get(late.rank)
-    return sorted(children_of(evidence) if evidence else (), key=lambda t: not user_frames(t.frames))
+    workers = filter(is_loader_worker, children_of(evidence) if evidence else ())
+    return sorted(workers, key=lambda t: not user_frames(t.frames))
 
 
 def _worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
@@ -242,7 +243,7 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
-            names = (told.name,) if told else remedies(s, late)
+            names = (told.fix,) if told else remedies(s, late)
             given = {**words, **(told.words if told else {})}
             yield found_late(s, late, 0.88, given, say=kind, fixes=(*names, "only delays"))
 

@@ -1,0 +1,235 @@
+"""Waits for threads of the same process that cannot end or come: for one that imports, at the end of the interpreter, at a barrier."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.host_waits import forked_lock
+from unhang.analyze.locks import scope_of
+from unhang.analyze.outside_waits import waits_in_fork
+from unhang.analyze.source import function_at, nodes_around
+from unhang.analyze.trees import covers, line_text, nodes_of
+from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
+
+_IMPORT = "importlib._bootstrap"
+_POOLS = (
+    "/concurrent/futures/thread.py",
+    "/multiprocessing/pool.py",
+)  # the latter: threads, as a process has no others of it
+_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
+_JOINS_THREADS = (("/threading.py", "_shutdown"), ("/concurrent/futures/thread.py", "_python_exit"))
+_OF_A_POOL = "/concurrent/futures/thread.py"
+
+
+def own_threads(evidence: RankEvidence) -> list[ThreadStack]:
+    """The threads of the rank's own process."""
+    return [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
+
+
+class OwnPool(NamedTuple):
+    """`function` runs in the threads of `pool`, made by `made`, and waits at `waits` for what it submits to that at `submits`."""
+
+    waits: Frame
+    submits: Frame
+    function: str
+    pool: str
+    made: str
+
+
+def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
+    """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
+    of_pools = [t for t in threads if any(f.file.endswith(_POOLS) for f in t.frames)]
+    running = {f.function for t in of_pools for f in user_frames(t.frames)}
+    for frame in (f for t in of_pools for f in user_frames(t.frames)):
+        function = function_at(frame.file, frame.line)
+        inner = {last_name(c.args[0]) for c in _submitted(function) if c.args} - {frame.function}
+        if inner & running:
+            continue  # what it waits for has begun
+        for call in _submitted(function):
+            pool = _receiver(call)
+            given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
+            if function is not None and function.name in map(last_name, given):
+                sets = [n for n in ast.walk(scope_of(frame, pool) or ast.Module([], [])) if isinstance(n, ast.Assign)]
+                made = [ast.unparse(n.value) for n in sets if ast.unparse(n.targets[0]) == pool]
+                submits = Frame(frame.file, call.lineno, function.name)
+                return OwnPool(frame, submits, function.name, pool, made[0] if made else "ThreadPoolExecutor(8)")
+    return None
+
+
+def _receiver(call: ast.Call) -> str:
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _submitted(node: ast.AST | None) -> list[ast.Call]:
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
+    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
+
+
+class BodyWaits(NamedTuple):
+    """A module's body waits at `body`, while it is imported, for a thread that waits at `imports` for the lock of that import.
+
+    `made`: what stands there, as the body of a function named `function`; `use`: what takes its place.
+    """
+
+    body: Frame
+    imports: Frame
+    function: str
+    made: str
+    use: str
+
+
+def body_waits(threads: Sequence[ThreadStack]) -> BodyWaits | None:
+    """Of the threads of a process: one in a module's body that is being imported, where the only other one that imports waits for a lock of imports."""
+    importing = [t for t in threads if any(_IMPORT in f.file for f in t.frames)]
+    waiting = [t for t in importing if _waits_for_import(t)]
+    bodies = [(t, f) for t in importing if t not in waiting and (f := _body_of(t)) is not None]
+    if len(bodies) != 1 or not waiting or len(waiting) + 1 != len(importing):
+        return None
+    thread, body = bodies[0]
+    above = thread.frames[: thread.frames.index(body)]
+    if not any(f.file.endswith(("/threading.py", "/concurrent/futures/_base.py", "/queue.py")) for f in above):
+        return None
+    return BodyWaits(body, user_frames(waiting[0].frames)[0], *_as_function(body))
+
+
+def _as_function(body: Frame) -> tuple[str, str, str]:
+    """(name, body, what calls it) of a function that does what a module's body does at a line; of a value that it sets, gives that."""
+    statements = [n for n in nodes_around(body.file, body.line) if isinstance(n, ast.stmt)]
+    whole = ast.unparse(statements[0]) if statements else line_text(body.file, body.line)
+    match statements[-1] if statements else None:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) as node if whole.count(ast.unparse(node)) == 1:
+            function = name.lower() if name.lower() != name else f"make_{name}"
+            return (
+                function,
+                whole.replace(ast.unparse(node), f"return {ast.unparse(value)}"),
+                f"{function}() in place of {name}",
+            )
+    return "begin", whole, "begin() where the program begins its work, outside of any import"
+
+
+def _waits_for_import(thread: ThreadStack) -> bool:
+    mine = user_frames(thread.frames)
+    above = thread.frames[: thread.frames.index(mine[0])] if mine else ()
+    return bool(above) and above[0].function in ("acquire", "__enter__") and _IMPORT in above[0].file
+
+
+def _body_of(thread: ThreadStack) -> Frame | None:
+    """The innermost module's body of the program in which a thread stands as it imports that."""
+    for i, frame in enumerate(thread.frames):
+        if (
+            frame.is_user
+            and frame.function == "<module>"
+            and any(_IMPORT in f.file for f in thread.frames[i + 1 : i + 4])
+        ):
+            return frame
+    return None
+
+
+class KeepsAlive(NamedTuple):
+    """A thread for which the interpreter waits at its end: it stands at `stands`, and was made at line `made`, by `thread`; 0 and empty for one of a pool.
+
+    `does`: get, put or wait, with `what` it stands at; empty where it is another thing.
+    """
+
+    stands: Frame
+    function: str
+    made: int
+    thread: str
+    does: str
+    what: str
+
+
+def keeps_alive(evidence: RankEvidence) -> KeepsAlive | None:
+    """Of a process at its end, which waits for its threads: the first that is no daemon and waits for something of the program."""
+    main = evidence.main_frames
+    if not any(f.file.endswith(file) and f.function == name for f in main for file, name in _JOINS_THREADS):
+        return None
+    threads = [t for t in own_threads(evidence) if not t.is_main and user_frames(t.frames)]
+    for thread in threads if not any(t.is_active is True for t in threads) else ():
+        mine = user_frames(thread.frames)
+        does, what = _waits_at(mine[0])
+        if any(f.file.endswith(_OF_A_POOL) for f in thread.frames):
+            return KeepsAlive(mine[0], mine[-1].function, 0, "", does, what) if does else None
+        made = list(_makers(mine[-1]))
+        if len(made) == 1 and does:
+            return KeepsAlive(mine[0], mine[-1].function, made[0].lineno, _as_daemon(made[0]), does, what)
+    return None
+
+
+def _waits_at(frame: Frame) -> tuple[str, str]:
+    """(get, put or wait, of what) at a line, where it is one without a limit."""
+    for call in (n for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line)):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("get", "put", "wait"):
+            most = 1 if call.func.attr == "put" else 0
+            if len(call.args) <= most and not call.keywords:
+                return call.func.attr, ast.unparse(call.func.value)
+    return "", ""
+
+
+def _makers(begins: Frame) -> Iterator[ast.Call]:
+    """The calls that make a thread of a function, where none of them makes it a daemon."""
+    calls = [n for n in nodes_of(begins.file) if isinstance(n, ast.Call) and last_name(n.func) == "Thread"]
+    targets = [(c, k.value) for c in calls for k in c.keywords if k.arg == "target"]
+    made = [c for c, target in targets if last_name(target) == begins.function]
+    sets = (n for n in nodes_of(begins.file) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    if not any(n.attr == "daemon" for n in sets) and not any(k.arg == "daemon" for c in made for k in c.keywords):
+        yield from made
+
+
+def _as_daemon(call: ast.Call) -> str:
+    return f"{ast.unparse(call)[:-1]}, daemon=True)"
+
+
+def of_threading(path: str, maker: ast.expr) -> bool:
+    """Whether a thing is made by the module of threads, and not by that of the same names for processes, or tasks."""
+    if isinstance(maker, ast.Name):
+        given = (n for n in nodes_of(path) if isinstance(n, ast.ImportFrom) and n.module == "threading")
+        return any(maker.id in (a.asname, a.name) for n in given for a in n.names)
+    return ast.unparse(maker).startswith("threading.")
+
+
+class FewParties(NamedTuple):
+    """A barrier, made at line `made` for so many `parties`, at which all threads of the process stand that are left: `here` of them."""
+
+    made: int
+    barrier: str
+    parties: int
+    here: int
+
+
+def few_parties(frame: Frame, threads: Iterable[ThreadStack]) -> FewParties | None:
+    """Of a line that waits at a barrier of threads: how many it counts, where fewer are left and each of them waits there."""
+    waits = [n for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line)]
+    names = {last_name(c.func.value) for c in waits if isinstance(c.func, ast.Attribute) and c.func.attr == "wait"}
+    made = [
+        (n.lineno, n.value.args[0])
+        for n in nodes_of(frame.file)
+        if isinstance(n, ast.Assign)
+        and last_name(n.targets[0]) in names
+        and isinstance(n.value, ast.Call)
+        and n.value.args
+        if last_name(n.value.func) == "Barrier" and of_threading(frame.file, n.value.func)
+    ]
+    mine = [t for t in threads if user_frames(t.frames)]
+    at = [t for t in mine if any(f.function == "_wait" and f.file.endswith("/threading.py") for f in t.frames[:3])]
+    if len(made) != 1 or len(at) != len(mine) or len(names) != 1:
+        return None
+    line, count = made[0]
+    parties = count.value if isinstance(count, ast.Constant) else None
+    is_few = isinstance(parties, int) and len(at) < parties
+    return FewParties(line, names.pop(), parties, len(at)) if is_few and isinstance(parties, int) else None
+
+
+def forked_place(children: Iterable[ThreadStack]) -> Frame | None:
+    """Where a forked process of the program waits at a `with` for a lock of threads, as the source has it."""
+    found = (t.frames[0] for t in children if waits_in_fork(t) and t.frames[0].is_user)
+    locks = ((f, lock) for f in found if (lock := forked_lock(f)) is not None)
+    return next((f for f, k in locks if of_threading(f.file, _maker(k.made))), None)
+
+
+def _maker(made: str) -> ast.expr:
+    value = ast.parse(made, mode="eval").body
+    return value.func if isinstance(value, ast.Call) else value
