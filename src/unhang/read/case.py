@@ -23,26 +23,11 @@ from unhang.model import (
     Unavailable,
 )
 from unhang.numeric import np
-from unhang.read.files import (
-    decode_json,
-    regular_size,
-    text,
-    texts,
-    unreadable,
-    whole,
-    wholes,
-)
+from unhang.read.files import decode_json, regular_size, text, texts, unreadable, whole, wholes
 from unhang.read.gathered import Alike, Gathered
 from unhang.read.launchers import MAX_WORLD, RankExit, ended_by_signal, ending_began_ns, forget_since
 from unhang.read.rank_evidence import evidence_of
-from unhang.read.rank_folder import (
-    NO_SIGN,
-    OUT_OF_SIGHT,
-    RankCalls,
-    RankRecord,
-    absent_calls,
-    present_evidence,
-)
+from unhang.read.rank_folder import NO_SIGN, OUT_OF_SIGHT, RankCalls, RankRecord, absent_calls, present_evidence
 from unhang.read.ras import ras_evidence
 from unhang.read.runs import out_of_sight
 

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unhang.errors import UnreadableInput
-from unhang.model import (
-    Course,
-    RankIdentity,
-    ThreadStack,
-    Unavailable,
-)
+from unhang.model import Course, RankIdentity, ThreadStack, Unavailable
 from unhang.read.dumps import DumpFile
 from unhang.read.files import read_object, text, texts, whole, wholes
 from unhang.read.rank_evidence import Processes, attempts_of, began_ns, outputs_of

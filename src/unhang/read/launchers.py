@@ -14,22 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from unhang.model import (
-    LogEvent,
-    RaisedError,
-    Source,
-)
-from unhang.read.files import (
-    read_object,
-    text,
-    unreadable,
-    whole,
-)
+from unhang.model import LogEvent, RaisedError, Source
+from unhang.read.files import read_object, text, unreadable, whole
 from unhang.read.logs import is_echo
-from unhang.read.rank_folder import (
-    DUMP_AT_EXIT,
-    RankRecord,
-)
+from unhang.read.rank_folder import DUMP_AT_EXIT, RankRecord
 from unhang.read.stack_texts import last_traceback
 
 _FIELD = re.compile(r"\s+(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")

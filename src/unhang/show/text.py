@@ -5,18 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from unhang.model import (
-    Case,
-    Diagnosis,
-    EvidenceLine,
-    Finding,
-    Fix,
-    Frame,
-    Job,
-    NextStep,
-    Outcome,
-    WaitsFor,
-)
+from unhang.model import Case, Diagnosis, EvidenceLine, Finding, Fix, Frame, Job, NextStep, Outcome, WaitsFor
 from unhang.model.findings import NO_HELP, count_ranks, name_ranks
 from unhang.show.course import (
     cost_of,

@@ -22,14 +22,7 @@ from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.watch import BOOTSTRAP, RunOptions
 from unhang.watch.evidence import CONFIRM_S
-from unhang.watch.process import (
-    WorkProbe,
-    are_at_work,
-    calls_of_ray,
-    children_of,
-    rendezvous_stacks,
-    talks_elsewhere,
-)
+from unhang.watch.process import WorkProbe, are_at_work, calls_of_ray, children_of, rendezvous_stacks, talks_elsewhere
 from unhang.watch.process_tree import descendants_of, sleep_left_s
 from unhang.watch.ranks import adopt, disown, write_whole
 
