@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unhang.errors import UnreadableInput
-from unhang.read.logs.patterns import all_patterns
+from unhang.read.logs import all_patterns
 from unhang.read.logs.scan import anchors, blocks, scan
 from unhang.read.logs.scan_engines import GramEngine, HyperscanEngine, has_hyperscan
 from unhang.read.logs.source import read_output, read_outputs

@@ -33,13 +33,12 @@ import msgspec
 
 from unhang.analyze.alike import Told
 from unhang.cli.run import _get_ready, _headline
-from unhang.watch import many
+from unhang.watch import RunOptions, hub_agent, many
 from unhang.watch.exchange import VERSION, key_of, pack, parsed, seal
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
 from unhang.watch.meeting import GATHER_S, RELAY_PAUSE_S
 from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, Row, State
-from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "ranks" / "programs" / "conditional_collective.py"
@@ -264,7 +263,7 @@ class Node(asyncio.Protocol):
             self._hub.loop.call_later(pause_s, self._push_if_open)
 
     def _pass(self, member: Node, before: State) -> None:
-        """What a member did, as a row where nothing else is new (`unhang.watch.group`)."""
+        """What a member did, as a row where nothing else is new (`unhang.watch.many`)."""
         now, done = time.monotonic(), member.done
         if (before.hub, before.secured, before.sent) != (done.hub, done.secured, done.sent) or member.name in self.news:
             self.news[member.name] = member._said()
@@ -281,7 +280,7 @@ class Node(asyncio.Protocol):
         self.done = self.done if self.done.hub == orders.hub else State(orders.hub, world=self.nodes * RANKS)
         before = self.done
         if orders.look > before.looked:
-            are_many = self.nodes * RANKS > many.MANY_RANKS
+            are_many = self.nodes * RANKS > hub_agent.MANY_RANKS
             told, self._files = (self.told(), {}) if are_many else (None, self.files(range(self.nodes * RANKS)))
             self._has_sent = not are_many  # of very many, only those whose files are read have more to secure
             self.done = msgspec.structs.replace(before, looked=orders.look, told=told)

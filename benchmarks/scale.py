@@ -113,10 +113,10 @@ def shown(result: dict[str, Any]) -> str:
 
 def one_shard(folder: Path) -> dict[str, Any]:
     """What reading all dumps of a folder costs one process, and what merging copies of the result does."""
+    from unhang.read.dumps import merge
     from unhang.read.dumps.decode import decode_shard
     from unhang.read.dumps.locate import locate
     from unhang.read.dumps.reader import TAIL, TAILS_AT_ONCE
-    from unhang.read.dumps.shard import merge
 
     files = locate([folder]).files
     read_s = []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from unhang.inside.guards.words import ROWS
+from unhang.read.logs import INDEX, guards_text, index_text, searched_text
 from unhang.read.logs.catalogue import SEARCHED
-from unhang.read.logs.events import guards_text
-from unhang.read.logs.patterns import INDEX, index_text, searched_text
 
 if __name__ == "__main__":
     for path, text in ((INDEX, index_text()), (SEARCHED, searched_text()), (ROWS, guards_text())):

@@ -387,7 +387,7 @@ def _judge_once() -> None:
     """Judges a recorded job, so that every job finds the rules, their tables and the pages of reports loaded."""
     from tests.ranks.recordings import ARCHIVE
     from unhang.diagnosis import judge_paths
-    from unhang.show.reports import render
+    from unhang.show import render
 
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(ARCHIVE) as archive:

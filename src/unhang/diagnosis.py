@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.analyze.situation import Situation, ranks_that_matter
 from unhang.errors import NothingToJudge, UnreadableInput
 from unhang.model import Case, Diagnosis, WaitsFor
-from unhang.read.bundle import Evidence, ReadDumps, open_paths
+from unhang.read import Evidence, ReadDumps, open_paths
 from unhang.read.gathered import Progress
 from unhang.read.given import Given, Log, Opened, check_one_job, given_paths, ignore, opened
 from unhang.read.runs import REPORT, holds_report, is_own_file, read_report
@@ -165,8 +165,8 @@ def judge_environment(
     Raises:
         UnhangError: nothing can be read, or nothing is set.
     """
+    from unhang.read.environment import without_secrets
     from unhang.read.environment.sources import interfaces_here, of_pid, of_process, read_sources
-    from unhang.read.redact import without_secrets
     from unhang.rules.env import judge_settings
 
     sources, failed = read_sources(list(paths))

@@ -21,8 +21,7 @@ from mcp.types import ToolAnnotations
 
 from unhang import __version__
 from unhang.errors import UnhangError, WrongUsage
-from unhang.model.findings import Fix
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import Fix, name_ranks
 
 _MOST_FILES = 200_000
 

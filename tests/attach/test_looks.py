@@ -16,8 +16,7 @@ from tests.slowness import slowness
 from unhang.attach.looks import Looked, _note, _Seen, _summed
 from unhang.attach.processes import Process
 from unhang.attach.ranks import Rank
-from unhang.watch.process import ProcessProbe
-from unhang.watch.spy import take_stacks
+from unhang.watch.process import ProcessProbe, take_stacks
 
 PID = 999_999_999  # there is no such process
 C10D = "/x/site-packages/torch/distributed/distributed_c10d.py"

@@ -14,7 +14,7 @@ from unhang.attach.folder import pack_to
 from unhang.cli.diagnose import command as diagnose
 from unhang.cli.reports import bundle as command
 from unhang.errors import NotEvidence
-from unhang.read.redact import redact_text
+from unhang.read.environment import redact_text
 
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
 

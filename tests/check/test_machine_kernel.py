@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.logs import corpus
 from unhang.check.machine import DAY_S, KernelMessage, kernel_readings, recognised
-from unhang.read.logs.patterns import table
+from unhang.read.logs import table
 
 
 def kinds(text: str) -> list[str]:

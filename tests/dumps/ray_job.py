@@ -16,9 +16,9 @@ from made_dumps import BOMBS, doubling_key
 from ray.cluster_utils import Cluster
 
 from unhang.errors import UnhangError
+from unhang.read.dumps import DumpFile, Shard
 from unhang.read.dumps.engine import LocalEngine, run_all
 from unhang.read.dumps.engine_ray import RayEngine
-from unhang.read.dumps.shard import DumpFile, Shard
 
 RANKS = 40
 LIMIT_S = float(sys.argv[2])  # for a shard of small files

@@ -15,9 +15,10 @@ from tests.dumps.test_random_jobs import InProcess
 from unhang.analyze import alike
 from unhang.analyze.situation import Situation
 from unhang.model import Case, Diagnosis
-from unhang.read.alike import Alike, smaller
-from unhang.read.bundle import open_paths
+from unhang.read import open_paths
+from unhang.read.case import smaller
 from unhang.read.dumps.reader import DumpReader
+from unhang.read.gathered import Alike
 from unhang.rules.registry import judge
 
 IN_EVERY_RUN, CHUNKS, SEEDS = 1, 10, 30

@@ -11,9 +11,9 @@ import pytest
 
 from unhang.diagnosis import judge_paths
 from unhang.model import CallState, Diagnosis
+from unhang.read.dumps import DumpFile
 from unhang.read.dumps.objects import decode_objects
 from unhang.read.dumps.reader import DumpReader
-from unhang.read.dumps.shard import DumpFile
 
 OPEN, DONE = False, True
 

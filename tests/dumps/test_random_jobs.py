@@ -14,9 +14,9 @@ from dumpgen import Job
 
 from unhang.diagnosis import judge_paths
 from unhang.model import Diagnosis, Finding, Verdict
+from unhang.read.dumps import DumpFile, Shard
 from unhang.read.dumps.engine import Progress, Task
 from unhang.read.dumps.reader import DumpReader
-from unhang.read.dumps.shard import DumpFile, Shard
 
 CHUNKS, SEEDS = 20, 100
 IN_EVERY_RUN = 1  # chunk; `make bench` draws 50,000 jobs beside the rest of these

@@ -23,7 +23,7 @@ from tests.slowness import slowness
 from tests.unit.read.made_dumps import as_json, dump, entry
 from unhang.cli.main import main
 from unhang.diagnosis import judge_paths
-from unhang.show.reports import write_reports
+from unhang.show import write_reports
 
 REPORTS = (
     "broken",

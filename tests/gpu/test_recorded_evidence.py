@@ -20,7 +20,7 @@ from benchmarks.gpu_evidence.judge import ABSTAINS, DID_NOT_HAPPEN, RIGHT, WRONG
 from benchmarks.hangbench.score import FALSE_ACCUSATION, HIT, said_in
 
 from unhang.diagnosis import judge_paths
-from unhang.show.reports import render
+from unhang.show import render
 
 ARCHIVE = Path(__file__).with_name("h200.tar.xz")
 UNSEEN = Path(__file__).with_name(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.inside.guards.words import name_ranks
-from unhang.model import rank_sets
+from unhang.model import findings
 from unhang.rules import wording
 
 
@@ -15,6 +15,6 @@ def test_a_set_of_ranks_is_named_as_in_the_reports(ranks: list[int]) -> None:
 
 
 def test_no_rank_and_many_ranks_are_named_as_in_the_reports() -> None:
-    assert name_ranks(()) == rank_sets.name_ranks(()) == "no rank"
+    assert name_ranks(()) == findings.name_ranks(()) == "no rank"
     many = range(0, 1024, 2)
-    assert name_ranks(many).partition(" and ")[2] == rank_sets.name_ranks(many).partition(" and ")[2] == "504 more"
+    assert name_ranks(many).partition(" and ")[2] == findings.name_ranks(many).partition(" and ")[2] == "504 more"

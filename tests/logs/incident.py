@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.logs import chatter
+from unhang.read.logs import all_patterns
 from unhang.read.logs.case import case_of_outputs
 from unhang.read.logs.clock import SECOND_NS
-from unhang.read.logs.patterns import all_patterns
 from unhang.read.output_log import OutputLog, parse_output
 
 Files = dict[str, bytes]

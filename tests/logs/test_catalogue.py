@@ -13,6 +13,7 @@ from tests.logs import corpus
 from tests.slowness import slowness
 from unhang.diagnosis import diagnose
 from unhang.model import CAUSES
+from unhang.read.logs import all_anchors, all_patterns, by_anchor, matches, of_catalogue, searched_text
 from unhang.read.logs.catalogue import (
     BULK,
     FOLDER,
@@ -33,7 +34,6 @@ from unhang.read.logs.catalogue import (
     weighed_rows,
     whole,
 )
-from unhang.read.logs.patterns import all_anchors, all_patterns, by_anchor, matches, of_catalogue, searched_text
 
 HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.log"))
 

@@ -9,9 +9,19 @@ import pytest
 
 from tests.logs import corpus
 from unhang.inside.guards import words as guards
-from unhang.read.logs.anchors import MIN_ANCHOR, derived
-from unhang.read.logs.events import TABLES, guards_text, is_echo
-from unhang.read.logs.patterns import INDEX, ROLES, Pattern, all_patterns, by_anchor, index_text, matches, table
+from unhang.read.logs import (
+    INDEX,
+    TABLES,
+    Pattern,
+    all_patterns,
+    by_anchor,
+    guards_text,
+    index_text,
+    is_echo,
+    matches,
+    table,
+)
+from unhang.read.logs.catalogue import MIN_ANCHOR, ROLES, derived
 
 LAYERS = {"user", "framework", "torch", "transport", "device", "kernel", "launcher"}
 OTHERS = [*table("machine/kernel"), *(row for name in TABLES for row in table(name))]

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.stories.cases import BROKEN
 from unhang.diagnosis import Judged, judge_paths
-from unhang.show.reports import render
+from unhang.show import render
 
 from .faults import CRASHES, HANGS, HEALTHY, STORIES, STRAGGLERS, Case
 from .harness import Result, check_fault, check_healthy, run_job

@@ -17,7 +17,7 @@ import pytest
 from tests import warm
 from tests.slowness import slowness
 from unhang.diagnosis import judge_paths
-from unhang.show.reports import render
+from unhang.show import render
 
 from .faults import HANGS, Case
 from .harness import _command, _options, _unhang, check_fault, run_job, watchers

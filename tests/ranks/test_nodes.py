@@ -247,8 +247,8 @@ def test_a_failure_is_told_on_every_node(tmp_path: Path) -> None:
 FEW_FOR_MANY = """
 import sys
 from unhang.analyze import alike
-from unhang.watch import many
-many.MANY_RANKS, alike.MOST_NODES, alike.LEAST_OF_MOST = 1, 4, 1
+from unhang.watch import hub_agent
+hub_agent.MANY_RANKS, alike.MOST_NODES, alike.LEAST_OF_MOST = 1, 4, 1
 from unhang.cli.main import main
 sys.exit(main())
 """

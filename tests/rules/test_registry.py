@@ -129,4 +129,4 @@ def test_judging_a_case_reads_no_tables_of_variables() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60 * slowness()
     )
     assert "unhang.rules.job.environment" in fresh.stdout.split()
-    assert not {"unhang.rules.env", "unhang.read.environment.settings"} & set(fresh.stdout.split())
+    assert not {"unhang.rules.env", "unhang.read.environment"} & set(fresh.stdout.split())

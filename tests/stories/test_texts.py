@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from unhang.cli.main import main
-from unhang.read.document import is_document
+from unhang.read.logs.decode import is_document
 
 TEXTS = Path(__file__).with_name("texts")
 SETTINGS = {

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.read.made_dumps import as_json, dump, entry
 from unhang.diagnosis import judge_paths
-from unhang.show.reports import render
+from unhang.show import render
 
 INCIDENTS = sorted((Path(__file__).parents[1] / "incidents").glob("*.json"))[::90]
 MISSING = "import sys; sys.modules.update(numpy=None, hyperscan=None); "
@@ -21,7 +21,7 @@ JUDGE = (
     MISSING
     + """import json, pathlib
 from unhang.diagnosis import judge_paths
-from unhang.show.reports import render
+from unhang.show import render
 for path in sys.argv[1:]:
     judged = judge_paths([pathlib.Path(path)])
     assert render(judged, "html").startswith(b"<!doctype html>")

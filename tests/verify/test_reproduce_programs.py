@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unhang.analyze.situation import Situation
-from unhang.read.bundle import read_bundle
+from unhang.read import read_bundle
 from unhang.reproduce.program import render
 from unhang.reproduce.reproducing import Trials, describe, smallest
 from unhang.reproduce.schedule_cut import NotReproducible, cut

@@ -20,9 +20,9 @@ from unhang.analyze.schedule import Divergence, by_description, divergences, gro
 from unhang.model import Case, CollectiveTable, ProcessGroup
 from unhang.model.calls import empty_progress
 from unhang.numeric import np
-from unhang.read.bundle import Evidence, open_paths
+from unhang.read import Evidence, open_paths
+from unhang.read.dumps import DumpFile, RankDump, Shard, stale_ranks, unify_groups, with_world
 from unhang.read.dumps.engine import merge_ordered
-from unhang.read.dumps.shard import DumpFile, RankDump, Shard, stale_ranks, unify_groups, with_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from itertools import pairwise
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.read.logs.events import is_echo
+from unhang.read.logs import is_echo
 
 _TIMEOUT = lazy_pattern(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"

@@ -22,9 +22,9 @@ from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.unlike_values import Unlike, unlike_values
 from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, runs_ahead, waits_for
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
-from unhang.read.logs.events import events_of_errors
+from unhang.read.logs import events_of_errors
+from unhang.read.rank_evidence import ANOTHER_WITH_ITS_RANK
 from unhang.read.ras import Crossing, crossing_in, reports_in
-from unhang.read.restarts import ANOTHER_WITH_ITS_RANK
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
 _LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0

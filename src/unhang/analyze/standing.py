@@ -13,7 +13,7 @@ from enum import StrEnum
 from unhang.analyze.activity import activity_of, in_communication, wait_in_c
 from unhang.analyze.callpath import Path, user_path
 from unhang.model import Case, Frame, RankEvidence, ThreadStack, WaitEdge, WaitsFor
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 
 _DISTRIBUTED = "torch/distributed/"
 _WRAPPERS = ("c10d_logger.py", "torch/nn/modules/")

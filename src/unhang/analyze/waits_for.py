@@ -19,7 +19,7 @@ from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import seen_edges
 from unhang.model import CallState, Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
-from unhang.read.logs.events import kinds_in
+from unhang.read.logs import kinds_in
 
 
 def _shared(edges: Iterable[WaitEdge]) -> dict[int, tuple[int, ...]]:

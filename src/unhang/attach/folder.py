@@ -23,12 +23,12 @@ from unhang.attach.processes import Process, Processes, missing_right, ras_answe
 from unhang.attach.ranks import FoundJob, Rank
 from unhang.errors import CannotWrite, NotEvidence, UnreadableInput
 from unhang.read.dumps.objects import load
-from unhang.read.redact import redact_command, redact_text, stored_environment
+from unhang.read.environment import redact_command, redact_text, stored_environment
 from unhang.read.runs import REPORTS, has_bundle
 from unhang.watch.evidence import fetch_calls_at
 from unhang.watch.folders import BUNDLE, write_job_file
+from unhang.watch.process import py_spy
 from unhang.watch.ranks import write_whole
-from unhang.watch.spy import py_spy
 
 _MOST_DUMP_BYTES, _MOST_LOG_BYTES = 256 << 20, 1 << 20
 _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"

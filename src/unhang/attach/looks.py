@@ -22,9 +22,8 @@ from unhang.attach.ranks import Rank
 from unhang.model import Frame, ThreadStack
 from unhang.read.stack_texts import read_threads
 from unhang.watch.evidence import MOST_WORKERS
-from unhang.watch.kernel_waits import kernel_waits, sleep_left_s
-from unhang.watch.process import ProcessProbe, children_of
-from unhang.watch.spy import take_stacks
+from unhang.watch.process import ProcessProbe, children_of, take_stacks
+from unhang.watch.process_tree import kernel_waits, sleep_left_s
 
 FOR_S, EVERY_S, LEAST_LOOKS = 3.0, 0.75, 3
 LOOK_LIMIT_S = 2.0

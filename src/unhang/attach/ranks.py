@@ -286,7 +286,7 @@ def _commands(job: FoundJob, processes: Processes) -> list[str]:
 
 def listed(jobs: Sequence[FoundJob], processes: Processes) -> list[str]:
     """One line for each job: what to type, how many ranks, its pids, its command."""
-    from unhang.read.redact import redact_command
+    from unhang.read.environment import redact_command
 
     lines = []
     for job in jobs:

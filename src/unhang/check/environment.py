@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from unhang.check.areas import Context
 from unhang.model import Reading
+from unhang.read.environment import looks_secret
 from unhang.read.environment.sources import of_process
-from unhang.read.redact import looks_secret
 
 SCOPE = "rank"
 LIMIT_S = 5.0

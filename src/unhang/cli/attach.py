@@ -135,9 +135,9 @@ def worst(codes: Sequence[int]) -> int:
 
 
 def _show(judged: Judged, report_dir: Path, shown: Shown) -> int:
-    from unhang.show.reports import render, write_reports
+    from unhang.show import render, write_reports
+    from unhang.watch import default_report_dir
     from unhang.watch.folders import point_latest
-    from unhang.watch.options import default_report_dir
 
     failures = write_reports(judged, report_dir)
     if report_dir.parent == default_report_dir().parent.absolute():

@@ -199,7 +199,7 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 def seconds(text: str) -> float:
     """Reads a number of seconds of the command line, or ends with a usage error."""
-    from unhang.watch.options import parse_seconds
+    from unhang.watch import parse_seconds
 
     try:
         return parse_seconds(text)

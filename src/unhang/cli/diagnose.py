@@ -22,10 +22,10 @@ from unhang.errors import WrongUsage
 from unhang.read.given import STDIN, Given
 from unhang.read.logs.case import case_of_outputs
 from unhang.read.logs.follow import FollowedLog, follow
-from unhang.show.reports import FORMATS, render, verdict_in
+from unhang.show import FORMATS, render, verdict_in
 
 if TYPE_CHECKING:
-    from unhang.read.bundle import ReadDumps
+    from unhang.read import ReadDumps
     from unhang.read.given import Opened
     from unhang.read.runs import Job
 
@@ -82,7 +82,7 @@ def command(
         if paths:
             raise WrongUsage("--pid inspects a running job; it cannot be used with PATHS")
         return attach_pid(pid, output_format, output)
-    from unhang.read.bundle import dump_reader, without_collector
+    from unhang.read import dump_reader, without_collector
     from unhang.read.given import given_paths, opened
 
     found = given_paths(paths)
@@ -122,7 +122,7 @@ def _judge(
     timings, (trace, shapes) = Timings(), trace_and_shapes
     from unhang.diagnosis import judge_given, with_names
     from unhang.read.given import check_one_job
-    from unhang.show.reports import write_trace
+    from unhang.show import write_trace
 
     if jobs > 1 or len(given) > 1:
         check_one_job(given, log)

@@ -106,7 +106,7 @@ def prune(keep: str, dry_run: bool) -> int:
 
 def _folder(environ: Mapping[str, str]) -> Path:
     """Where `unhang run` leaves its reports."""
-    from unhang.watch.options import default_report_dir
+    from unhang.watch import default_report_dir
 
     return Path(environ.get("UNHANG_REPORT_DIR") or default_report_dir().parent)
 
@@ -161,7 +161,7 @@ def bundle(what: str | None, output: Path | None) -> int:
 
 def _looked_at(pid: str, folder: Path) -> Path:
     from unhang.attach.attaching import Wish, attach, jobs_wanted
-    from unhang.show.reports import write_reports
+    from unhang.show import write_reports
     from unhang.watch.folders import BUNDLE
 
     jobs, processes = jobs_wanted(Wish(pid))

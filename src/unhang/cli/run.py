@@ -26,18 +26,9 @@ from unhang.cli.console import (
 )
 from unhang.errors import CannotWrite, NoNumpy
 from unhang.numeric import has_numpy
-from unhang.show.reports import FORMATS, verdict_in
+from unhang.show import FORMATS, verdict_in
+from unhang.watch import Headline, OnHang, RunOptions, SeenOutside, debug_nccl, parse_url, parse_variable, read_options
 from unhang.watch.joining import JoinWishes, find_join
-from unhang.watch.options import (
-    Headline,
-    OnHang,
-    RunOptions,
-    SeenOutside,
-    debug_nccl,
-    parse_url,
-    parse_variable,
-    read_options,
-)
 
 if TYPE_CHECKING:
     from unhang.model import Diagnosis
@@ -228,7 +219,7 @@ def _look_outside(pid: int, run_dir: Path) -> SeenOutside | None:
 def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
     """Makes what is shown of a hang in the watcher's process, coloured if our stderr is a terminal."""
     from unhang.diagnosis import judge_paths
-    from unhang.show.reports import render
+    from unhang.show import render
     from unhang.show.wait_graph import render_stall
 
     color = wants_color(2)
@@ -252,7 +243,7 @@ def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
 def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path | None) -> dict[str, Any]:
     """What is known of the job before it starts, without secrets. `report_dir`: what to give to `unhang diagnose` later."""
     from unhang import __version__
-    from unhang.read.redact import redact_command, stored_environment
+    from unhang.read.environment import redact_command, stored_environment
 
     return {
         "command": redact_command(command_line),
@@ -336,7 +327,7 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False, to
     A clean job gets one line (none with `is_quiet`), any other the text of the verdict and where the report is. `told`: how else.
     """
     from unhang.diagnosis import judge_paths
-    from unhang.show.reports import render, write_reports
+    from unhang.show import render, write_reports
 
     with Progress() as progress:
         judged = judge_paths([bundle], on_progress=progress)

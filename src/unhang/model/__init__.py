@@ -11,8 +11,7 @@ from unhang.model.calls import (
     different,
     join,
 )
-from unhang.model.case import Case, HangObservation, Job, WaitEdge, WaitsFor
-from unhang.model.course import Course, PassedStall, SlowStep
+from unhang.model.case import Case, Course, HangObservation, Job, PassedStall, SlowStep, WaitEdge, WaitsFor
 from unhang.model.evidence import (
     LogEvent,
     LogLine,

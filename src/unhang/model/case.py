@@ -1,4 +1,4 @@
-"""All evidence on one job at one moment, and who waits for whom by it."""
+"""All evidence on one job at one moment: how it ran until then, in seconds from its start, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from unhang.model.calls import CollectiveTable
-from unhang.model.course import Course
 from unhang.model.evidence import (
     LogEvent,
     LogLine,
@@ -18,6 +17,84 @@ from unhang.model.evidence import (
     ThreadStack,
     Unavailable,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StepPace:
+    """The optimizer steps of a rank: how many, and what they took, in seconds; None where too few were seen."""
+
+    steps: int = 0
+    median_s: float | None = None
+    p95_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStep:
+    """One step that took far longer than usual. `phases`: rank -> `data 95 %`, "" where it is not known."""
+
+    step: int
+    took_s: float
+    usual_s: float
+    at_s: float = 0.0
+    phases: Mapping[int, str] = field(default_factory=dict)
+
+
+def ranks_by_phase(phases: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
+    """Phase -> the ranks that were in it; those of which it is not known are left out."""
+    found: dict[str, list[int]] = {}
+    for rank, phase in sorted(phases.items()):
+        if phase:
+            found.setdefault(phase, []).append(rank)
+    return {phase: tuple(ranks) for phase, ranks in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerSteps:
+    """From some step on all took much longer than at the beginning."""
+
+    since_step: int
+    took_s: float
+    usual_s: float
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PassedStall:
+    """A wait that was suspected to be a hang, and ended by itself."""
+
+    onset_s: float
+    lasted_s: float
+    waiting_ranks: tuple[int, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryChange:
+    """What is gone and what is new in a folder of Python's modules since the job began; `at_s`: when it was first seen."""
+
+    path: str
+    at_s: float
+    gone: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One run. `slow_count`: how many slow steps there were, of which the longest are kept.
+
+    `contexts`: device -> who held memory on it (`rank 3`, `pid 4711`) -> the most, in MB. `samples`: name -> one value for each moment of
+    `at_s`: `rank 0 cpu` (cores), `rank 0 memory_mb`, `node load`, `device 0 use` (%).
+    """
+
+    ran_s: float = 0.0
+    steps: Mapping[int, StepPace] = field(default_factory=dict)
+    slow_steps: tuple[SlowStep, ...] = ()
+    slow_count: int = 0
+    slower: SlowerSteps | None = None
+    stalls: tuple[PassedStall, ...] = ()
+    contexts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    samples: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    changed: tuple[LibraryChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from unhang.model.course import Look as Look
 from unhang.model.frames import Frame, KernelWait, ThreadWait, WaitingTask
+from unhang.model.frames import Look as Look
 
 
 @dataclass(frozen=True, slots=True)

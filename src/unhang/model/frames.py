@@ -1,4 +1,4 @@
-"""The frames of a thread, and what it waits for outside of the job's calls."""
+"""The frames of a thread, what it waits for outside of the job's calls, and whether it moves while it is looked at."""
 
 from __future__ import annotations
 
@@ -84,3 +84,25 @@ class WaitingTask:
     name: str
     frames: tuple[Frame, ...]
     awaits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What several looks from outside showed of a rank that runs without the recorder.
+
+    `moved`: whether its main thread has in between; None where that cannot be told. `how`: by what. `changed`: whether anything of
+    its stack or variables has, which an endless loop does too. `has_group`: the call in which it stands was given a group, whose
+    members are not known. `unsent`: (peer, bytes) of connections that got rid of nothing. `device`, `busy`: its device, and percent.
+    `group_number`: of the group that it makes, as its process counts them.
+    """
+
+    looks: int
+    seconds: float
+    moved: bool | None
+    how: str = ""
+    changed: bool = False
+    has_group: bool = False
+    unsent: tuple[tuple[str, int], ...] = ()
+    device: int | None = None
+    busy: int | None = None
+    group_number: int | None = None

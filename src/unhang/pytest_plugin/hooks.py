@@ -161,8 +161,8 @@ class _Watch:
     """The watch over the jobs of one test. The ranks find the run directory in the environment, as below `unhang run`."""
 
     def __init__(self, abort_after_s: float) -> None:
+        from unhang.watch import OLD_BUFFER_SIZE_NAME, job_environment
         from unhang.watch.folders import hold, make_run_dir
-        from unhang.watch.options import OLD_BUFFER_SIZE_NAME, job_environment
 
         self.run_dir = make_run_dir()
         self._lock = hold(self.run_dir)
@@ -234,7 +234,7 @@ class _Watch:
         """Stops the watcher, moves the evidence to `folder` and judges it; None where nothing is found in it."""
         from unhang.diagnosis import judge_paths
         from unhang.pytest_plugin.ranks import read_verdict
-        from unhang.show.reports import write_reports
+        from unhang.show import write_reports
         from unhang.watch.folders import save_bundle
 
         self._stop_watcher()

@@ -64,10 +64,9 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
 
 def watch(run_dir: Path, pid: int, abort_after_s: float) -> None:
     """The watcher of the jobs below a process: its messages go to stdout, a line of JSON each. Blocks: until stdin is closed."""
-    from unhang.watch import watching
-    from unhang.watch.options import RunOptions
+    from unhang.watch import RunOptions, agent_process
 
-    watching.watch(
+    agent_process.watch(
         RunOptions(report_dir=run_dir, abort_after_s=abort_after_s, env=dict(os.environ)), run_dir, pid, 1, 0
     )
 

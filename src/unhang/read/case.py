@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,29 +10,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnreadableInput
-from unhang.model import Case, HangObservation, Job, LogEvent, LogLine, RaisedError, RankEvidence, Unavailable
-from unhang.read.alike import smaller
-from unhang.read.fields import text, texts, whole, wholes
-from unhang.read.files import decode_json, regular_size, unreadable
-from unhang.read.gathered import Gathered
-from unhang.read.logs.events import is_echo
-from unhang.read.rank_evidence import evidence_of
-from unhang.read.rank_folder import (
-    DUMP_AT_EXIT,
-    NO_SIGN,
-    OUT_OF_SIGHT,
-    RankCalls,
-    RankRecord,
-    absent_calls,
-    present_evidence,
+from unhang.model import (
+    Case,
+    CollectiveTable,
+    HangObservation,
+    Job,
+    LogEvent,
+    LogLine,
+    ProcessGroup,
+    RaisedError,
+    RankEvidence,
+    Unavailable,
 )
+from unhang.numeric import np
+from unhang.read.files import decode_json, regular_size, text, texts, unreadable, whole, wholes
+from unhang.read.gathered import Alike, Gathered
+from unhang.read.launchers import MAX_WORLD, RankExit, ended_by_signal, ending_began_ns, forget_since
+from unhang.read.rank_evidence import evidence_of
+from unhang.read.rank_folder import NO_SIGN, OUT_OF_SIGHT, RankCalls, RankRecord, absent_calls, present_evidence
 from unhang.read.ras import ras_evidence
 from unhang.read.runs import out_of_sight
 
 if TYPE_CHECKING:
+    from unhang.read.dumps import Shard
     from unhang.read.dumps.objects import FlightTable
-    from unhang.read.dumps.shard import Shard
-    from unhang.read.launchers import RankExit
 
 # The shapes of a model's tensors: of a JSON file that a user made, or of the header of a safetensors file. No tensor is read.
 
@@ -86,12 +86,7 @@ def _sizes(value: object) -> tuple[int, ...] | None:
     return tuple(sizes)
 
 
-MAX_WORLD = 1 << 20
 MAX_NAMED_RANKS = 16
-_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
-_GRACE_NS = 15_000_000_000
-# A signal from outside may have reached a rank before a busy supervisor noticed it.
-FELT_BEFORE_NS = 2_000_000_000
 
 Records = Mapping[int, RankRecord]
 
@@ -116,7 +111,7 @@ def assemble(gathered: Gathered, dumps: Shard | None = None, trusted: bool = Fal
 
 def _of_dumps(gathered: Gathered, shard: Shard) -> Case:
     """The case in dumps and in whatever was given with them."""
-    from unhang.read.dumps.shard import observed_hang, ranks_of, unseen, world_size  # a job's watcher never needs it
+    from unhang.read.dumps import observed_hang, ranks_of, unseen, world_size  # a job's watcher never needs it
 
     ranks = ranks_of(shard) | ranks_of_records(gathered)
     lines = _lines(gathered)
@@ -138,9 +133,9 @@ def _of_dumps(gathered: Gathered, shard: Shard) -> Case:
 
 def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     """The case in the folders of ranks, with the dumps that lie in them."""
+    from unhang.read.dumps import Membership
     from unhang.read.dumps.objects import FlightTable  # a log never needs these
-    from unhang.read.membership import Membership
-    from unhang.read.pickle_guard import PickleGuard
+    from unhang.read.restricted_pickle import PickleGuard
 
     alike = gathered.alike
     records, unheard = _heard(gathered.records)
@@ -223,7 +218,7 @@ def _lines(gathered: Gathered) -> tuple[LogLine, ...]:
 def _events_in(lines: Sequence[LogLine]) -> tuple[LogEvent, ...]:
     if not lines:
         return ()
-    from unhang.read.logs.events import events_of
+    from unhang.read.logs import events_of
 
     return events_of(lines)
 
@@ -318,55 +313,40 @@ def _hang(verdict: Mapping[str, object], started_ns: int) -> HangObservation | N
     )
 
 
-def ending_began_ns(job: Mapping[str, object], verdict: Mapping[str, object]) -> int | None:
-    """The moment from which we, or a signal, ended the job; None where it ended by itself. A proven hang is ended at once."""
-    if job.get("ended_by_us") is not True:
-        return whole(job, "interrupted_ns") if ended_by_signal(job) else None
-    if began := whole(job, "aborted_ns"):
-        return began
-    detected, ended = whole(verdict, "detected_ns") or 0, whole(job, "ended_ns") or 0
-    return detected if text(verdict, "kind") == "proven" else max(detected, ended - _GRACE_NS) or None
+def smaller(case: Case, alike: Alike) -> Case:
+    """The case of the ranks that were read, as a job of its own: their groups have no other members, and nobody is missing."""
+    if not alike.is_whole:
+        return replace(case, out_of_sight=tuple(sorted(alike.hidden.union(case.out_of_sight))))
+    kept = alike.expected
+    absent = Unavailable(
+        f"{alike.world - len(kept)} of {alike.world} ranks", "not read: each stands as one of those does that were read"
+    )
+    return replace(
+        case,
+        job=replace(case.job, world_size=None),
+        ranks={rank: evidence for rank, evidence in case.ranks.items() if rank in kept},
+        groups=tuple(_group_of(g, kept) for g in case.groups if not g.ranks or kept.intersection(g.ranks)),
+        calls=_calls_of(case.calls, kept),
+        absent=(absent, *case.absent),
+        out_of_sight=tuple(sorted(kept.intersection({*alike.unseen, *case.out_of_sight}))),
+        chosen=tuple(sorted(kept)),
+        stands_for=alike.world,
+    )
 
 
-def ended_by_signal(job: Mapping[str, object]) -> str:
-    """The signal that ended the job, "" if none did: one that the job took, and ended well after it, did not.
-
-    A job that somebody started in the background may get a Ctrl-C that `unhang run` itself ignores: its exit code tells.
-    """
-    code = whole(job, "exit_code")
-    if code == 0 or job.get("ended_by_us") is True:
-        return ""
-    return text(job, "interrupted_by") or ("SIGINT" if code in _INTERRUPTED else "")
+def _group_of(group: ProcessGroup, kept: Collection[int]) -> ProcessGroup:
+    ranks = tuple(r for r in group.ranks if r in kept)
+    return replace(group, ranks=ranks, left_out=group.size - len(ranks))
 
 
-def _felt(record: RankRecord, name: str) -> bool:
-    """Whether a rank shows the mark of a signal from outside: its stack at that moment, its end by it, or the loss of a peer."""
-    code = whole(record.proc_fields, "exit_code")
-    number = signal.Signals[name].value if name in signal.Signals.__members__ else 0
-    error = record.error
-    is_echoed = error is not None and (error.type == "KeyboardInterrupt" or is_echo(error.text))
-    return bool(record.at_interrupt) or (number > 0 and code in (-number, 128 + number)) or is_echoed
-
-
-def forget_since(record: RankRecord, began_ns: int, by_signal: str = "") -> None:
-    """Drops errors and ends that began after `began_ns`, and the dump that was written because of them.
-
-    `by_signal`: the signal from outside that ended the job, if one did: a rank that felt it may have ended a little earlier.
-    """
-    record.handled = tuple(e for e in record.handled if e.time_ns <= began_ns)
-    if by_signal and _felt(record, by_signal):
-        began_ns -= FELT_BEFORE_NS
-    was_ended = False
-    left_ns = whole(record.exit_fields, "time_ns") or whole(record.proc_fields, "died_ns") or 0
-    if record.page is not None and not 0 < left_ns <= began_ns:
-        record.page = replace(record.page, ended=False)
-    if (whole(record.proc_fields, "died_ns") or 0) > began_ns:
-        of_end = {"died_ns", "exit_code", *(("state",) if record.proc_fields.get("state") == "gone" else ())}
-        record.proc_fields = {name: value for name, value in record.proc_fields.items() if name not in of_end}
-        record.fault_dumps = tuple(dump for dump in record.fault_dumps if dump.reason is None)
-    if record.error is not None and record.error.time_ns > began_ns:
-        record.error, record.forgotten, was_ended = None, record.error, True
-    if (whole(record.exit_fields, "time_ns") or 0) > began_ns:
-        record.exit_fields, was_ended = {}, True
-    if was_ended and len(record.dump_paths) > 1:
-        record.dump_paths = [p for p in record.dump_paths if p.name != DUMP_AT_EXIT]
+def _calls_of(table: CollectiveTable, kept: Collection[int]) -> CollectiveTable:
+    wanted = np.array(sorted(kept), dtype=np.int32)
+    rows, said = np.isin(table["rank"], wanted), np.isin(table.progress["rank"], wanted)
+    return replace(
+        table,
+        columns={name: column[rows] for name, column in table.columns.items()},
+        progress={name: column[said] for name, column in table.progress.items()},
+        groups=tuple(_group_of(g, kept) for g in table.groups),
+        wrapped_ranks=table.wrapped_ranks & frozenset(kept),
+        active_ranks=table.active_ranks & frozenset(kept),
+    )

@@ -1,4 +1,4 @@
-"""All files of one job, wherever they lie, before they are put together as a Case."""
+"""All files of one job, wherever they lie, before they are put together as a Case; and which ranks stand for all, where not all were read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import Course, RankIdentity, ThreadStack, Unavailable
-from unhang.read.alike import ALIKE, Alike, alike_of
-from unhang.read.dumps.shard import DumpFile
-from unhang.read.fields import text, whole
-from unhang.read.files import read_object
+from unhang.read.dumps import DumpFile
+from unhang.read.files import read_object, text, texts, whole, wholes
+from unhang.read.rank_evidence import Processes, attempts_of, began_ns, outputs_of
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
-from unhang.read.restarts import Processes, attempts_of, began_ns, outputs_of
 from unhang.read.runs import COURSE, joined_course, joined_job, joined_verdict, ran_together, read_course, shift_clock
 
 if TYPE_CHECKING:
@@ -358,3 +356,36 @@ def holds_run_directory(path: Path, depth: int = 4) -> bool:
     except OSError:
         return False
     return any(holds_run_directory(folder, depth - 1) for folder in folders)
+
+
+ALIKE = "alike.json"
+
+
+class Alike(NamedTuple):
+    """`read`: the ranks that stand for all of `world`, with those of which nobody told; `unseen`: those that nobody could ask.
+
+    `is_whole`: every kind of rank is among those that were read; else nothing is known of the others. `nodes`: the folders that were read.
+    """
+
+    world: int
+    read: tuple[int, ...]
+    unseen: tuple[int, ...]
+    is_whole: bool
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> set[int]:
+        """Every rank that would be there if all was well."""
+        return {*self.read, *self.unseen} if self.is_whole else set(range(self.world))
+
+    @property
+    def hidden(self) -> set[int]:
+        """Those of them of which nothing can be known."""
+        return set(self.unseen) if self.is_whole else self.expected - set(self.read)
+
+
+def alike_of(fields: Mapping[str, object]) -> Alike | None:
+    """What a file says; None where it says nothing."""
+    world, read, unseen = whole(fields, "world"), wholes(fields.get("read")), wholes(fields.get("unseen"))
+    nodes = texts(fields, "nodes")
+    return Alike(world, read, unseen, fields.get("is_whole") is True, nodes) if world and read else None

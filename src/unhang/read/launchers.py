@@ -1,4 +1,4 @@
-"""How ranks ended, as torchrun, torch.multiprocessing, mpirun and srun print it, and as torch's `@record` writes it.
+"""How ranks ended and how many there are, as launchers tell it; and which ends `unhang run` brought about itself.
 
 DeepSpeed's launcher is left out on purpose: the command before its "exits with return code = N" is that of the process that
 it started last, whichever of them failed.
@@ -7,14 +7,17 @@ it started last, whichever of them failed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from unhang.model import RaisedError, Source
-from unhang.read.fields import text, whole
-from unhang.read.files import read_object, unreadable
+from unhang.model import LogEvent, RaisedError, Source
+from unhang.read.files import read_object, text, unreadable, whole
+from unhang.read.logs import is_echo
+from unhang.read.rank_folder import DUMP_AT_EXIT, RankRecord
 from unhang.read.stack_texts import last_traceback
 
 _FIELD = re.compile(r"\s+(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
@@ -207,3 +210,107 @@ def _error(message: str, callstack: str, time_ns: int, source: Source) -> Raised
     kind, colon, rest = message.partition(": ")
     known = bool(colon) and kind.replace(".", "").replace("_", "").isalnum()
     return RaisedError(kind if known else "Error", rest if known else message, time_ns, (), source=source)
+
+
+"""The processes of one attempt, by rank."""
+
+
+MAX_WORLD = 1 << 20
+
+
+def reported_world(events: Sequence[LogEvent]) -> int | None:
+    """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo; 1 where it is said to have but one."""
+    counts = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
+    if counts:
+        return counts.most_common(1)[0][0]
+    if any(e.kind == "launchers.alone" for e in events):
+        return 1
+    if (commanded := _commanded_world(events)) is not None:
+        return commanded
+    largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
+    return largest + 1 if 0 < largest < MAX_WORLD else _hinted_world(events)
+
+
+def _hinted_world(events: Sequence[LogEvent]) -> int | None:
+    """What a program prints of it in its own words, if all agree, else NCCL's largest communicator; nothing that a rank beyond it contradicts.
+
+    The variable WORLD_SIZE may also be that of a scheduler, which counts nodes: it is not believed where processes per node are told.
+    """
+    highest = max((e.rank for e in events if e.rank is not None), default=0)
+    hints = [e for e in events if e.kind == "launchers.world_hint"]
+    told = {n for e in hints for name in ("size", "size_", "tasks", "started") if (n := e.number(name)) is not None}
+    if not any(e.kind == "launchers.per_node" for e in events):
+        told |= {n for e in hints if (n := e.number("variable")) is not None}
+    sizes = (e.number("group_size") or 0 for e in events if e.kind == "nccl.init_complete")
+    world = next(iter(told)) if len(told) == 1 else max(sizes, default=0) if not told else 0
+    return world if highest < world < MAX_WORLD and world > 1 else None
+
+
+def _commanded_world(events: Sequence[LogEvent]) -> int | None:
+    """What the command line of a launcher makes of nodes and processes, where it is told in numbers and only once; one node where none are told."""
+    nodes = {e.number("nodes") for e in events if e.kind == "launchers.nodes"} or {1}
+    per_node = {e.number("per_node") for e in events if e.kind == "launchers.per_node"}
+    if len(nodes) != 1 or len(per_node) != 1:
+        return None
+    (n,), (m,) = nodes, per_node
+    return n * m if n and m and 0 < n * m < MAX_WORLD else None
+
+
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+_GRACE_NS = 15_000_000_000
+# A signal from outside may have reached a rank before a busy supervisor noticed it.
+FELT_BEFORE_NS = 2_000_000_000
+
+
+def ending_began_ns(job: Mapping[str, object], verdict: Mapping[str, object]) -> int | None:
+    """The moment from which we, or a signal, ended the job; None where it ended by itself. A proven hang is ended at once."""
+    if job.get("ended_by_us") is not True:
+        return whole(job, "interrupted_ns") if ended_by_signal(job) else None
+    if began := whole(job, "aborted_ns"):
+        return began
+    detected, ended = whole(verdict, "detected_ns") or 0, whole(job, "ended_ns") or 0
+    return detected if text(verdict, "kind") == "proven" else max(detected, ended - _GRACE_NS) or None
+
+
+def ended_by_signal(job: Mapping[str, object]) -> str:
+    """The signal that ended the job, "" if none did: one that the job took, and ended well after it, did not.
+
+    A job that somebody started in the background may get a Ctrl-C that `unhang run` itself ignores: its exit code tells.
+    """
+    code = whole(job, "exit_code")
+    if code == 0 or job.get("ended_by_us") is True:
+        return ""
+    return text(job, "interrupted_by") or ("SIGINT" if code in _INTERRUPTED else "")
+
+
+def _felt(record: RankRecord, name: str) -> bool:
+    """Whether a rank shows the mark of a signal from outside: its stack at that moment, its end by it, or the loss of a peer."""
+    code = whole(record.proc_fields, "exit_code")
+    number = signal.Signals[name].value if name in signal.Signals.__members__ else 0
+    error = record.error
+    is_echoed = error is not None and (error.type == "KeyboardInterrupt" or is_echo(error.text))
+    return bool(record.at_interrupt) or (number > 0 and code in (-number, 128 + number)) or is_echoed
+
+
+def forget_since(record: RankRecord, began_ns: int, by_signal: str = "") -> None:
+    """Drops errors and ends that began after `began_ns`, and the dump that was written because of them.
+
+    `by_signal`: the signal from outside that ended the job, if one did: a rank that felt it may have ended a little earlier.
+    """
+    record.handled = tuple(e for e in record.handled if e.time_ns <= began_ns)
+    if by_signal and _felt(record, by_signal):
+        began_ns -= FELT_BEFORE_NS
+    was_ended = False
+    left_ns = whole(record.exit_fields, "time_ns") or whole(record.proc_fields, "died_ns") or 0
+    if record.page is not None and not 0 < left_ns <= began_ns:
+        record.page = replace(record.page, ended=False)
+    if (whole(record.proc_fields, "died_ns") or 0) > began_ns:
+        of_end = {"died_ns", "exit_code", *(("state",) if record.proc_fields.get("state") == "gone" else ())}
+        record.proc_fields = {name: value for name, value in record.proc_fields.items() if name not in of_end}
+        record.fault_dumps = tuple(dump for dump in record.fault_dumps if dump.reason is None)
+    if record.error is not None and record.error.time_ns > began_ns:
+        record.error, record.forgotten, was_ended = None, record.error, True
+    if (whole(record.exit_fields, "time_ns") or 0) > began_ns:
+        record.exit_fields, was_ended = {}, True
+    if was_ended and len(record.dump_paths) > 1:
+        record.dump_paths = [p for p in record.dump_paths if p.name != DUMP_AT_EXIT]

@@ -10,13 +10,12 @@ from functools import partial
 from pathlib import PurePath
 
 from unhang.model import LogLine, RaisedError, Source, Unavailable
-from unhang.read.document import without_advice
 from unhang.read.launchers import RankExit, SummaryReader, by_rank
 from unhang.read.logs.attempts import Part, judged_part, others_named, parts_of, weight_of
 from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
-from unhang.read.logs.decode import TROUBLE, Wrapped, joined, lines_of, numbered_lines, unwrap
-from unhang.read.logs.prefix import Head, PrefixReader, split_glued
-from unhang.read.logs.whose import RankBook, pass_on_columns, pass_on_processes, pass_on_tags
+from unhang.read.logs.decode import TROUBLE, Wrapped, joined, lines_of, numbered_lines, unwrap, without_advice
+from unhang.read.logs.prefix import PrefixReader
+from unhang.read.logs.whose import Head, RankBook, pass_on_columns, pass_on_processes, pass_on_tags
 from unhang.read.stack_texts import START, Traceback, TracebackReader, is_part
 
 __all__ = ["OutputLog", "lines_of", "parse_lines", "parse_output"]
@@ -295,3 +294,27 @@ def _raised(tb: Traceback, at: Where) -> RaisedError:
     before = tuple(_raised(earlier, at) for earlier in tb.before)
     frames, source = tuple(reversed(tb.frames)), at(tb.first_line)
     return RaisedError(tb.type, tb.text, 0, frames, source=source, before=before, is_cause=tb.is_cause)
+
+
+MAX_BAR_CHARS = 400
+
+_GLUED = re.compile(
+    r"\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d]| )|\[[DIWEFC](?:\d{3,4} [\d:.]+)? \w+\.(?:cpp|cc|cu|h|hpp):\d+\]"
+)
+_RAN_INTO = re.compile(
+    r"(?<=[^\s(\[{<\"'=,:])(?:\[rank\d{1,7}\]: |\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d])|\[default\d{1,5}\]:)"
+)
+_BAR = re.compile(r"\d%\||\d(?:it|ex|examples)? ?\[\d|(?:it/s|s/it|/s)\]?$|\?\]$")
+
+
+def split_glued(body: str) -> tuple[str, str]:
+    """A progress bar, or what another process wrote, and the message that a rank wrote behind it on the same line; else ("", the line)."""
+    if "]:" in body and (match := _RAN_INTO.search(body)):
+        return body[: match.start()].rstrip(), body[match.start() :]
+    if "%|" not in body and "it/s" not in body and "s/it" not in body and "/s]" not in body:
+        return "", body
+    for match in _GLUED.finditer(body):
+        start = match.start()
+        if start and _BAR.search(body, max(0, start - MAX_BAR_CHARS), start):
+            return body[:start].rstrip(), body[start:]
+    return "", body

@@ -1,16 +1,18 @@
-"""What is known of one process: all files of its folder, `ranks/r<rank>-<pid>/`, and what several witnesses say of its end."""
+"""What is known of one process: all files of its folder, `ranks/r<rank>-<pid>/`, its reductions, and what several witnesses say of its end."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import (
+    REDUCE_OPS,
     Frame,
     ProcessGroup,
     RaisedError,
@@ -21,11 +23,22 @@ from unhang.model import (
     ThreadStack,
     Unavailable,
 )
-from unhang.read.fields import encodable, frame_triple, frame_triples, real, text, texts, whole, wholes
-from unhang.read.files import read_list, read_object, read_object_lines
-from unhang.read.reductions import Reduction, read_reductions
+from unhang.read.files import (
+    encodable,
+    frame_triple,
+    frame_triples,
+    read_list,
+    read_object,
+    read_object_lines,
+    real,
+    text,
+    texts,
+    whole,
+    wholes,
+)
 
 if TYPE_CHECKING:
+    from unhang.read.dumps.entries import RecordedCall
     from unhang.read.page import Page
     from unhang.read.stack_texts import FaultDump
 
@@ -318,3 +331,51 @@ def _why_no_dump(record: RankRecord, evidence: RankEvidence) -> str:
     if evidence.exit is not None:
         return f"the process had ended ({evidence.exit.text or evidence.exit.kind}) before its calls could be fetched"
     return NO_DUMP
+
+
+_MOST, _MOST_AT_ONCE, _FOREVER = 1 << 16, 64, 1 << 63
+_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
+
+
+class Reduction(NamedTuple):
+    """One call of the program, from its begin to its end, with the operation and the root in the group; -1 where it has none.
+
+    Of reductions.json: the flight recorder keeps neither.
+    """
+
+    begin_ns: int
+    end_ns: int
+    group: str
+    reduce_op: int
+    root: int
+
+
+def read_reductions(path: Path) -> tuple[Reduction, ...]:
+    """The calls by their begin. One that had not returned has no end.
+
+    Raises:
+        UnreadableInput: it is no such list.
+    """
+    found = []
+    for row in read_list(path, "a list of calls")[-_MOST:]:
+        if isinstance(row, list) and len(row) == 5 and isinstance(row[2], str):
+            begin, end, op, root = row[0], row[1], row[3], row[4]
+            if all(type(n) is int and -1 <= n < _FOREVER for n in (begin, end, op, root)):
+                found.append(Reduction(begin, end or _FOREVER, row[2], op if op < len(REDUCE_OPS) else -1, root))
+    return tuple(sorted(found))
+
+
+def name_reductions(calls: Sequence[RecordedCall], given: Sequence[Reduction]) -> None:
+    """Gives calls that were recorded while just one call of the program was being made in their group what that one was given."""
+    begins = [r.begin_ns for r in given]
+    for call in calls if given else ():
+        at = bisect_right(begins, call.created_ns)
+        around = [
+            r for r in given[max(0, at - _MOST_AT_ONCE) : at] if call.created_ns <= r.end_ns and r.group == call.group
+        ]
+        if len(around) != 1 or call.is_p2p:
+            continue
+        if "reduce" in call.op:
+            call.reduce_op = around[0].reduce_op
+        if call.op in _WITH_ROOT:
+            call.root_in_group = around[0].root

@@ -1,7 +1,9 @@
-"""Decodes a pickle of plain data: anything that names a class or a function is refused.
+"""Decodes a pickle of plain data: what names a class or a function is refused, and `PickleGuard` lets a child process try it first.
 
-Run as a program, it is the child of `pickle_guard`: it decodes what it is sent under a limit on its memory, and answers
-with one line per pickle, "ok" or the reason. Standard library only, because the child must start within milliseconds.
+A pickle of nine bytes can ask for gigabytes, and one of two hundred can keep the decoder busy for years (shared tuples
+as a key), without a single global. So an attack hits the child. Run as a program, this file is that child: it decodes
+what it is sent under a limit on its memory, and answers with one line per pickle, "ok" or the reason. It imports nothing
+but some of the standard library, because the child must start within milliseconds. It is started once for many pickles.
 """
 
 from __future__ import annotations
@@ -10,8 +12,15 @@ import gc
 import io
 import pickle
 import resource
+import select
 import struct
 import sys
+
+TYPE_CHECKING = False  # the child does without `typing`
+if TYPE_CHECKING:
+    import subprocess
+    from types import TracebackType
+    from typing import IO
 
 SPARE_BYTES = 64 << 20
 BYTES_PER_BYTE = 64
@@ -89,6 +98,76 @@ def _serve() -> None:
             answer = describe(error)
         answers.write(answer.encode("ascii", "backslashreplace") + b"\n")
         answers.flush()
+
+
+TIMEOUT_S = 20.0
+
+
+class PickleGuard:
+    """A child that tries pickles. Start it with `with`; it is started again after it fell.
+
+    Blocks: `refusal` up to `timeout_s`.
+    """
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> PickleGuard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the child."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    pass
+        child.wait()
+
+    def refusal(self, data: bytes) -> str | None:
+        """Why this pickle must not be decoded here; None if it may."""
+        requests, answers = self._pipes()
+        try:
+            requests.write(len(data).to_bytes(8, "little"))
+            requests.write(data)
+            requests.flush()
+        except OSError:
+            self.close()
+            return "the process that tried to decode it fell"
+        ready, _, _ = select.select([answers], [], [], self._timeout_s)
+        answer = answers.readline().decode("ascii", "replace").strip() if ready else ""
+        if not answer:
+            self.close()
+            return (
+                "the process that tried to decode it fell: it is damaged or an attack"
+                if ready
+                else f"decoding it takes longer than {self._timeout_s:g} s: it is damaged or an attack"
+            )
+        return None if answer == "ok" else answer
+
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        import subprocess
+
+        if self._child is None or self._child.poll() is not None:
+            self.close()
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        return self._child.stdin, self._child.stdout
 
 
 if __name__ == "__main__":

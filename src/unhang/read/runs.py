@@ -17,8 +17,7 @@ from pathlib import Path
 
 from unhang.errors import NotEvidence, UnreadableInput
 from unhang.model import Course, Diagnosis, RankIdentity
-from unhang.read.fields import text, whole, wholes
-from unhang.read.files import read_bytes, read_object, unreadable
+from unhang.read.files import read_bytes, read_object, text, unreadable, whole, wholes
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord
 
 SCHEMA = "unhang.report/1"

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from unhang.errors import NotEvidence, NothingToJudge, UnhangError, UnreadableInput
 from unhang.model import Unavailable
-from unhang.read.document import is_document, pasted
 from unhang.read.dumps.archive import compression
 from unhang.read.dumps.identity import is_dump
 from unhang.read.files import decode_json, regular_size
-from unhang.read.logs.decode import records_of, unwrap
+from unhang.read.logs.decode import is_document, pasted, records_of, unwrap
 from unhang.read.logs.source import wide_encoding
 from unhang.read.page import MAGIC_BYTES
 from unhang.read.rank_folder import FOLDER_NAME

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from unhang.model import Frame, Source, ThreadStack
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.read.fields import RECORDER, text, whole, without_recorder
-from unhang.read.files import read_bytes, read_json, unreadable
+from unhang.read.files import RECORDER, read_bytes, read_json, text, unreadable, whole, without_recorder
 
 START = "Traceback (most recent call last):"
 CHAINED = (

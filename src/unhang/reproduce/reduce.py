@@ -20,7 +20,7 @@ from typing import Any
 
 from unhang.errors import WrongUsage
 from unhang.model import Diagnosis, Finding, Outcome
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.show.paper import columns
 
 HANG_ENDED = 124

@@ -19,7 +19,7 @@ from typing import Any
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.model import Diagnosis
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.reproduce.program import render, wrong_result
 from unhang.reproduce.schedule import ROOTED, Schedule, Step, few_ranks, leap, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut

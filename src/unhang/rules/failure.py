@@ -15,7 +15,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Frame, LogEvent, RaisedError, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.read.logs.events import kinds_in
+from unhang.read.logs import kinds_in
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 

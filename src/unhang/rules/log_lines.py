@@ -15,8 +15,8 @@ from unhang.analyze.log_progress import bar_name, elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
+from unhang.read.logs import kinds_in
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
-from unhang.read.logs.events import kinds_in
 from unhang.rules.base import Found
 from unhang.rules.failure import first_exception
 

@@ -23,7 +23,7 @@ from unhang.model import (
     ProcessGroup,
     RankEvidence,
     WaitEdge,
-    rank_sets,
+    findings,
     user_frames,
 )
 from unhang.read.rank_folder import OUT_OF_SIGHT
@@ -72,12 +72,12 @@ _MOST_RANGES = 12
 
 def ranges(ranks: Iterable[int]) -> str:
     """`[0, 1, 2, 5]` -> `0-2, 5`."""
-    return rank_sets.fold_ranks(ranks, _MOST_RANGES)
+    return findings.fold_ranks(ranks, _MOST_RANGES)
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
     """`rank 2` or `ranks 0-2, 5`."""
-    return rank_sets.name_ranks(ranks, _MOST_RANGES)
+    return findings.name_ranks(ranks, _MOST_RANGES)
 
 
 def verb(ranks: Sequence[int], one: str, many: str) -> str:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from unhang.model import Case, WaitsFor
-from unhang.model.rank_sets import count_ranks, name_ranks
+from unhang.model.findings import count_ranks, name_ranks
 from unhang.rules.base import card_of
 from unhang.show.paper import printable
 from unhang.show.stacks import where

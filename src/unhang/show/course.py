@@ -8,8 +8,8 @@ from typing import Any
 
 from unhang.analyze.program_facts import handed_out
 from unhang.model import Case, Course, Finding, NextStep, PassedStall, RankEvidence, SlowStep, user_frames
-from unhang.model.course import ranks_by_phase
-from unhang.model.rank_sets import name_ranks
+from unhang.model.case import ranks_by_phase
+from unhang.model.findings import name_ranks
 from unhang.show.paper import duration
 
 _EPOCH = re.compile(r"(?:cur(?:rent)?_?)?ep(?:och)?(?:_?idx)?", re.IGNORECASE)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze.standing import standing
 from unhang.model import Attempt, Case, Diagnosis, Finding, Job, Outcome, Verdict, WaitsFor
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.show.paper import printable
 
 MOST_CHARACTERS = 80

@@ -18,8 +18,7 @@ import msgspec
 
 from unhang.analyze.positions import bare_op
 from unhang.model import CallState, CollectiveTable, Finding, user_frames
-from unhang.numeric import np, npt
-from unhang.read.dumps.arrays import distinct
+from unhang.numeric import distinct, np, npt
 from unhang.show.paper import printable
 from unhang.show.slices import (
     DIRECTIONS,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from unhang.errors import WrongUsage
 from unhang.model import Case, Diagnosis, Finding, Verdict
-from unhang.read.environment.settings import Variable, beliefs, tables, variables
+from unhang.read.environment import Variable, beliefs, tables, variables
 from unhang.rules.env import EnvVerdict
 from unhang.rules.registry import all_rules
 from unhang.show.headline import undecided

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, HangObservation, Job, ProcessGroup
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.show.course import cost_of, stop_of
 from unhang.show.paper import duration
 

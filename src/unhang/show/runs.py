@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from unhang.diagnosis import verdict_on
 from unhang.errors import UnhangError
 from unhang.model import Case, Diagnosis, Outcome, ProcessGroup, WaitsFor
-from unhang.model.rank_sets import fold_ranks, name_ranks
-from unhang.read.bundle import ReadDumps
+from unhang.model.findings import fold_ranks, name_ranks
+from unhang.read import ReadDumps
 from unhang.read.gathered import Progress
 from unhang.read.given import Opened
 from unhang.read.runs import Job, began_ns

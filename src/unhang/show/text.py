@@ -5,20 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from unhang.model import (
-    Case,
-    Diagnosis,
-    EvidenceLine,
-    Finding,
-    Fix,
-    Frame,
-    Job,
-    NextStep,
-    Outcome,
-    WaitsFor,
-)
-from unhang.model.findings import NO_HELP
-from unhang.model.rank_sets import count_ranks, name_ranks
+from unhang.model import Case, Diagnosis, EvidenceLine, Finding, Fix, Frame, Job, NextStep, Outcome, WaitsFor
+from unhang.model.findings import NO_HELP, count_ranks, name_ranks
 from unhang.show.course import (
     cost_of,
     cost_of_step,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from unhang.analyze.activity import Activity
 from unhang.analyze.hosts import activity_in
 from unhang.model import Case, HangObservation, WaitEdge, WaitsFor, user_frames
-from unhang.model.rank_sets import count_ranks, name_ranks
+from unhang.model.findings import count_ranks, name_ranks
 from unhang.show.paper import Paper, duration
 
 _MOST_NODES = 24

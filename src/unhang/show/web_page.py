@@ -20,10 +20,9 @@ from importlib.resources import files
 from typing import Any
 
 from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
-from unhang.model.findings import NO_HELP
-from unhang.model.rank_sets import fold_ranks, name_ranks
+from unhang.model.findings import NO_HELP, fold_ranks, name_ranks
 from unhang.numeric import has_numpy, np, npt
-from unhang.read.redact import redact_text
+from unhang.read.environment import redact_text
 from unhang.show.answer import (
     Markup,
     about_rule,
@@ -40,7 +39,6 @@ from unhang.show.answer import (
 from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
 from unhang.show.headline import certainties, certainty, filled, headline, issue_text, undecided
 from unhang.show.paper import duration, printable
-from unhang.show.rank_table import rank_columns, rank_rows
 from unhang.show.report_json import run_card
 from unhang.show.stacks import (
     ShownStack,
@@ -49,6 +47,8 @@ from unhang.show.stacks import (
     last_calls,
     line_of,
     merged_stacks,
+    rank_columns,
+    rank_rows,
     short_place,
     source_around,
 )

@@ -16,10 +16,10 @@ from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.lint.cards import code_of
 from unhang.lint.report import card_json, card_text
 from unhang.model import CAUSES, Case, LogEvent
-from unhang.read.environment.settings import Assignment, Settings
+from unhang.read.environment import Assignment, Settings
+from unhang.read.logs import all_patterns
 from unhang.read.logs.case import case_of_outputs, log_case
 from unhang.read.logs.catalogue import emitter_of, whole
-from unhang.read.logs.patterns import all_patterns
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id
@@ -150,9 +150,9 @@ def explained_file(path: Path) -> Lines:
 
 def _explained_document(path: Path) -> Lines | None:
     """A text that people write: what is pasted into it, the variables that it sets, the advice that it gives; None for anything else."""
-    from unhang.read.document import MAX_BYTES, is_document
     from unhang.read.environment.sources import parts_of_document
     from unhang.read.files import regular_size
+    from unhang.read.logs.decode import MAX_BYTES, is_document
 
     if not 0 < regular_size(path) <= MAX_BYTES:
         return None
@@ -267,7 +267,7 @@ def _printer(kinds: Sequence[str]) -> str:
 
 def variable_facts(name: str) -> dict[str, str] | None:
     """What is known of an environment variable, by the names of the facts; None for a name that is not known."""
-    from unhang.read.environment.settings import beliefs, variables, whose_variable
+    from unhang.read.environment import beliefs, variables, whose_variable
 
     if name in variables():
         v = variables()[name]
@@ -298,7 +298,7 @@ def variable_in(word: str) -> KnownVariable | None:
 
 def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
     """The variables that sources set, with what there is to say against each. Only settings are told: the rest may be secret."""
-    from unhang.read.environment.settings import in_scope
+    from unhang.read.environment import in_scope
     from unhang.rules.env import judge_settings, shown
 
     by_name: dict[str, list[Assignment]] = {}
@@ -314,7 +314,7 @@ def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
 
 def nearest(word: str) -> tuple[str, ...]:
     """The names that a word may have meant: spelt alike, or with the word in their name or summary."""
-    from unhang.read.environment.settings import variables
+    from unhang.read.environment import variables
 
     names = [*rules_by_id(), *CAUSES, *ADVICE]
     alike = difflib.get_close_matches(word.lower().replace("_", "-"), names, 3, 0.6)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unhang.model import Finding, Verdict
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.show.paper import columns, duration, printable
 from unhang.show.preflight import JUnitCase, junit
 from unhang.verify.expectations import WARM_UP_STEPS, Expectation

@@ -18,7 +18,7 @@ from typing import Any
 
 from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.model import CAUSES
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.show.paper import duration
 from unhang.verify.before_after import Share, checks_text
 from unhang.verify.runs import Check, HowToRun, Run, exit_code_of, failed, make_run, passed, read_toml, skipped

@@ -15,7 +15,7 @@ from typing import Any
 import unhang
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import Outcome
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.verify import runs
 from unhang.verify.before_after import compare_sides, verified_text, where
 from unhang.verify.expectations import default_expectations

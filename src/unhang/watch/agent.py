@@ -17,14 +17,20 @@ from typing import Any, cast
 
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
-from unhang.read.bundle import read_bundle
-from unhang.watch import evidence, suspicion
+from unhang.read import read_bundle
+from unhang.watch import RunOptions, evidence, suspicion
 from unhang.watch.course import Course
-from unhang.watch.options import RunOptions
 from unhang.watch.process import oom_kills
-from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
-from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Idleness, Patience, Silence
-from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come
+from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, disown, is_adopted, write_whole
+from unhang.watch.suspicion import (
+    FIRST_LOOK_S,
+    START_UP_STALL_S,
+    Idleness,
+    Patience,
+    Silence,
+    adopt_missing,
+    may_still_come,
+)
 
 POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.

@@ -1,4 +1,4 @@
-"""The process that the watcher runs in: how it is forked, what it says, and which signals reached it."""
+"""The process that the watcher runs in: how it is forked, what runs in it, what it says, and which signals reached it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from unhang.watch.options import RunOptions
+from unhang.watch import RunOptions
 from unhang.watch.process_tree import fork_worker
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
@@ -49,6 +49,17 @@ def joint_line(message: Mapping[str, Any]) -> str:
     return f"{word} over all nodes ({kind}): {line}; report on {message.get('report')}"
 
 
+def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int, from_supervisor: int) -> None:
+    """Watches the job, with the kind of agent that the options ask for, until the supervisor says that it ended. Blocks: as long as the job."""
+    from unhang.watch.agent import Agent as kind  # what judges is imported in the watcher's process alone
+
+    if options.join is not None:
+        from unhang.watch.joined_agent import JoinedAgent as kind
+    elif options.metrics_port or options.webhook:
+        from unhang.watch.outward import OutwardAgent as kind
+    kind(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
+
+
 class Agent:
     """The watcher's process, as the supervisor sees it.
 
@@ -71,8 +82,6 @@ class Agent:
             for name in FORWARDED:
                 signal.signal(getattr(signal, name), lambda *_: None)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            from unhang.watch.watching import watch
-
             watch(options, run_dir, root_pid, to_us, from_us)
 
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnhangError
-from unhang.read.bundle import read_bundle
+from unhang.read import read_bundle
 
 _FIRST_ANSWER_S = 0.2
 

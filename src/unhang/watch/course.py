@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from unhang.model.course import ranks_by_phase
-from unhang.model.rank_sets import name_ranks
+from unhang.model.case import ranks_by_phase
+from unhang.model.findings import name_ranks
 from unhang.watch.beside import DeviceProbe, Early, Libraries
 from unhang.watch.ranks import WatchedRank, write_whole
 

@@ -20,11 +20,9 @@ from typing import Any
 
 from unhang.analyze.activity import OF_RAY
 from unhang.inside.recorder.flight import groups_in, merged
-from unhang.watch.native import take_native
-from unhang.watch.process import calls_of_ray, children_of
+from unhang.watch.process import calls_of_ray, children_of, py_spy, take_stacks
 from unhang.watch.process_tree import descendants_of
-from unhang.watch.ranks import WatchedRank, write_whole
-from unhang.watch.spy import py_spy, take_stacks
+from unhang.watch.ranks import WatchedRank, take_native, write_whole
 
 MOST_WORKERS = 16
 CONFIRM_S = 0.35

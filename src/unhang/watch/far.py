@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnreadableInput
-from unhang.model.rank_sets import name_ranks
-from unhang.watch.far_rank import Beat, FarRank
-from unhang.watch.messages import Push, Row, Said, State
+from unhang.model.findings import name_ranks
+from unhang.watch.messages import Beat, FarRank, Push, Row, Said, State
 from unhang.watch.ranks import write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"

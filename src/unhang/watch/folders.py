@@ -170,7 +170,7 @@ def _files(folder: Path) -> Iterator[tuple[int, Path]]:
 def _copy_file(source: Path, target: Path) -> None:
     """One file; the command line that a training process noted of itself loses its secrets."""
     if source.name == "identity.json":
-        from unhang.read.redact import redact_command  # it brings the readers with it
+        from unhang.read.environment import redact_command  # it brings the readers with it
 
         with suppress(ValueError, UnicodeDecodeError):
             identity = json.loads(source.read_text(encoding="utf-8"))

@@ -6,12 +6,15 @@ as they did. Nobody is accused for being unseen: the ranks of a node that is not
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import shutil
 import socket
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -20,16 +23,149 @@ from typing import Any
 
 import msgspec
 
-from unhang.watch import many
+from unhang.watch import RunOptions
 from unhang.watch.agent import NEW_RANKS_S
 from unhang.watch.evidence import is_unchanged
-from unhang.watch.far import FarNode, why_silent, words_on
-from unhang.watch.far_rank import FarRank
-from unhang.watch.group import Passing
-from unhang.watch.meeting import MOST_SUCCESSORS
-from unhang.watch.messages import MOST_MESSAGES_PER_S, JointVerdict, pause_of
-from unhang.watch.options import RunOptions
+from unhang.watch.far import FarNode, Packer, why_silent, words_on
+from unhang.watch.many import Passing, Selection, note_unread, told_of, world_of
+from unhang.watch.meeting import MOST_SUCCESSORS, Meeting
+from unhang.watch.messages import MOST_MESSAGES_PER_S, FarRank, JointVerdict, Orders, State, pause_of
+from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import WatchedRank
+from unhang.watch.suspicion import FIRST_LOOK_S
+
+MANY_RANKS, SEND_S = 512, 5.0
+# The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
+MANY_NODES, MANY_SWITCH_S = 64, 0.0002
+MANY_OBJECTS = (
+    50_000,
+    20,
+    100,
+)  # what each message makes lives until the next: to go through it all costs more than the message
+OWN = ""  # the hub's own node, among the others
+MOST_FAILED = 16
+
+
+def _ranks_of(nodes: Iterable[FarNode]) -> Iterator[FarRank]:
+    return (rank for node in nodes for rank in node.ranks.values() if not rank.is_unheard)
+
+
+class AgentOfMany(OutwardAgent):
+    """What a watcher does where the ranks are too many to read them all."""
+
+    def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
+        super().__init__(options, run_dir, root_pid, out, orders)
+        self.packer, self.nodes = Packer(run_dir), dict[str, FarNode]()
+        self.meeting: Meeting
+        self._far_ranks: list[FarRank] | None = None  # those of nodes that are heard
+        self._spoke = dict[str, FarNode]()  # since the last turn
+        self._given = 0  # the last number that was given to an order or a verdict
+        self._own_world, self._far_world, self._worlds, self._done = 0, 0, set[str](), State()
+
+    # Whom we speak of; of very many ranks none is gone through that did not change
+
+    def _far(self) -> list[FarRank]:
+        if self.meeting.role != "hub":
+            return []
+        if self._far_ranks is None:
+            self._far_ranks = [*_ranks_of(self.nodes.values())]
+        return self._far_ranks
+
+    def _everyone(self) -> list[WatchedRank]:
+        return [*super()._everyone(), *self._far()]
+
+    def _ended_quiets(self, now: float) -> list[float]:
+        nodes, self._spoke = self._spoke.values(), {}
+        return [*super()._ended_quiets(now), *(q for n in nodes if not n.unheard and (q := n.poll()) is not None)]
+
+    def _may_be_quiet(self) -> list[WatchedRank]:
+        nodes = self.nodes.values() if self.meeting.role == "hub" else ()
+        return [*super()._everyone(), *_ranks_of(n for n in nodes if n.longest_s >= FIRST_LOOK_S)]
+
+    def _longest_quiet(self, now: float) -> float | None:
+        longest = super()._longest_quiet(now)
+        for node in self.nodes.values() if self.meeting.role == "hub" else ():
+            if node.unheard or (longest is not None and node.longest_s <= longest):
+                continue  # none of its ranks is quiet for longer than was said
+            quiets = [r.quiet_s(now) for r in node.ranks.values() if r.is_alive]
+            longest = max(quiets if longest is None else [longest, *quiets], default=longest)
+        return longest
+
+    def _heard(self) -> list[FarNode]:
+        """Other nodes with ranks that live, as far as they can be asked."""
+        return [n for n in self.nodes.values() if not n.unheard and n.has_life()]
+
+    def _note_world(self) -> None:
+        if new := self.ranks.keys() - self._worlds:
+            self._worlds |= new
+            self._own_world = max(self._own_world, world_of(self.ranks[name].folder for name in new))
+            self.packer.is_brief = self._own_world > MANY_RANKS
+
+    def _make_room(self) -> None:
+        """Of very many nodes, the exchange comes first."""
+        if len(self.nodes) > MANY_NODES:
+            sys.setswitchinterval(MANY_SWITCH_S)
+            gc.set_threshold(*MANY_OBJECTS)
+
+    @property
+    def _world(self) -> int:
+        """Ranks of the job, as any of them was told."""
+        return max(self._own_world, self._far_world)
+
+    @property
+    def _are_many(self) -> bool:
+        return self._world > MANY_RANKS
+
+    def _read_some(self, look: int, world: int) -> None:
+        """Has the files sent of a few nodes that stand for all, or of all that differ. Blocks: up to SEND_S."""
+        told = {n.id: n.state.told for n in self._heard() if n.state.looked >= look and n.state.told is not None}
+        if self.ranks and (own := told_of(self.run_dir)) is not None:
+            told[OWN] = own
+        known = {r.rank for n in self.nodes.values() for r in n.ranks.values() if not r.is_earlier}
+        chosen = Selection(told, world, known)
+        self._have_sent(chosen.nodes, chosen.ranks)
+        chosen.write(self.run_dir)
+
+    def _read_failed(self) -> None:
+        """Of a job that has ended, and did not hang: the nodes whose ranks failed first, and nothing of the others. Blocks: up to SEND_S."""
+        when = {
+            n: min((r.died_at for r in n.ranks.values() if r.has_failed()), default=math.inf) for n in self._heard_of()
+        }
+        failed = sorted((n for n, at in when.items() if at < math.inf), key=when.__getitem__)[:MOST_FAILED]
+        ranks = sorted({r.rank for r in (*self.ranks.values(), *(r for n in failed for r in n.ranks.values()))})
+        nodes = [n.id for n in failed]
+        if nodes:
+            self._have_sent(nodes, tuple(ranks))
+        note_unread(self.run_dir, self._world, ranks, nodes)
+
+    def _heard_of(self) -> list[FarNode]:
+        return [node for node in self.nodes.values() if not node.unheard]
+
+    def _send_files(self, orders: Orders) -> None:
+        """As a member: has the files sent that the hub wants."""
+        self.packer.only = frozenset(orders.only)
+        self.packer.pages_wanted += 1
+        self._done = msgspec.structs.replace(self._done, sent=orders.send)
+
+    def _have_sent(self, nodes: Collection[str], ranks: tuple[int, ...]) -> None:
+        """Asks these nodes for their files, and waits for them. Blocks: up to SEND_S."""
+        self._given += 1
+        number = self._given
+        for node in nodes:
+            if node != OWN:
+                self.nodes[node].write()
+        self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
+        self.meeting.announce(self.meeting.asked)
+        until = time.monotonic() + SEND_S
+        while any(n.state.sent < number and not n.closed_at for n in self._heard_of() if n.id in self.meeting.asked):
+            if time.monotonic() > until:
+                return
+            time.sleep(PUMP_S)
+            self._take_in()
+
+    def _take_in(self) -> None:
+        raise NotImplementedError
+
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S = 4.0, 8.0
@@ -38,7 +174,7 @@ PUMP_S, SHARE = 0.05, 1.0
 MOST_LINES = 4
 
 
-class HubAgent(many.AgentOfMany):
+class HubAgent(AgentOfMany):
     """The part of the watch that goes over all nodes."""
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:

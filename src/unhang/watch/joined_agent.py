@@ -10,13 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from unhang.watch import many
+from unhang.watch import RunOptions, many
 from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, take_evidence, take_workers
 from unhang.watch.far import UNKNOWN_WHY, FarNode, why_silent
 from unhang.watch.hub_agent import MOST_LINES, PUMP_S, SHARE, HubAgent
 from unhang.watch.meeting import Meeting
 from unhang.watch.messages import CRASH, LEFT, JointVerdict, Orders, RankState, State
-from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
 
 HUB_SILENT_S = 6.0

@@ -1,42 +1,132 @@
-"""A look at a job of many ranks, in two stages: every node tells how its ranks stand in a few bytes, and few nodes send their files."""
+"""Of very many nodes: who speaks to the hub through which other one, and of which few the files are read, where the others tell in a few bytes how their ranks stand."""
 
 from __future__ import annotations
 
-import gc
 import json
-import math
-import sys
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-
-import msgspec
 
 from unhang.analyze.alike import MOST_NODES, Told, choose, tell
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
-from unhang.read.alike import ALIKE
-from unhang.read.bundle import read_bundle
-from unhang.watch.far import FarNode, Packer
-from unhang.watch.far_rank import FarRank
-from unhang.watch.meeting import Meeting
-from unhang.watch.messages import Orders, State
-from unhang.watch.options import RunOptions
-from unhang.watch.outward import OutwardAgent
-from unhang.watch.ranks import WatchedRank, write_whole
-from unhang.watch.suspicion import FIRST_LOOK_S
+from unhang.read import read_bundle
+from unhang.read.gathered import ALIKE
+from unhang.watch.far import FarNode
+from unhang.watch.joining import Address
+from unhang.watch.messages import Push, Row, State
+from unhang.watch.ranks import write_whole
 
-MANY_RANKS, SEND_S, PUMP_S = 512, 5.0, 0.05
-# The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
-MANY_NODES, MANY_SWITCH_S = 64, 0.0002
-MANY_OBJECTS = (
-    50_000,
-    20,
-    100,
-)  # what each message makes lives until the next: to go through it all costs more than the message
-OWN = ""  # the hub's own node, among the others
-MOST_FAILED = 16
+MOST_DIRECT, GROUP = 256, 100
+
+
+class Passing:
+    """`via`: who speaks through which node, and where that one listens. Up to MOST_DIRECT nodes, each speaks for itself."""
+
+    def __init__(self) -> None:
+        self.via: dict[str, tuple[str, Address]] = {}
+        self._sizes: dict[str, int] = {}  # of the groups, by the nodes that pass on
+        self._filled = ""  # the group that is filled now
+
+    def place(self, node: FarNode, nodes: Mapping[str, FarNode]) -> None:
+        """Finds a place for a node that has spoken for itself."""
+        if len(nodes) <= MOST_DIRECT or node.id in self.via or node.id in self._sizes:
+            return
+        if self._filled and self._sizes[self._filled] < GROUP:
+            self._sizes[self._filled] += 1
+            self.via[node.id] = self._filled, nodes[self._filled].address
+        elif node.address.port:
+            self._sizes[node.id], self._filled = 0, node.id
+
+    def lose(self, node: str) -> None:
+        """A node is not heard: who spoke through it is to find another place, and its own is free."""
+        if self._sizes.pop(node, None) is not None:
+            self._filled = "" if self._filled == node else self._filled
+            for name in [name for name, (passing, _) in self.via.items() if passing == node]:
+                del self.via[name]
+        elif node in self.via:
+            passing, _ = self.via.pop(node)
+            self._sizes[passing] -= 1
+
+
+SAME_S, ALIKE_S = 0.001, 0.2
+
+
+def row_of(known: State, state: State) -> Row | None:
+    """What is new in a state that `only_goes_on`, where the ranks are alike in it; None where they are not."""
+    step_s, moved, quiets = state.at - known.at, 0, list[float]()
+    for before, now in zip(known.ranks, state.ranks, strict=True):
+        if now.dead_s < 0:
+            quiets.append(now.quiet_s)
+            moved += step_s - (now.quiet_s - before.quiet_s) > SAME_S
+    done = (state.looked, state.told if state.looked > known.looked else None, state.still, state.is_still)
+    if not moved:
+        return Row(state.at, -1.0, *done)
+    if moved < len(quiets) or max(quiets) - min(quiets) > ALIKE_S:
+        return None
+    return Row(state.at, min(quiets), *done)
+
+
+def only_goes_on(known: State, state: State) -> bool:
+    """Whether nothing is new but how long the ranks have been quiet, and what a look showed."""
+    return _without_times(known) == _without_times(state)
+
+
+def _without_times(s: State) -> tuple[object, ...]:
+    ranks = [(r.folder, r.dead_s < 0, r.exit_code, r.has_stepped, r.has_failed) for r in s.ranks]
+    return s.hub, s.secured, s.seen, s.is_over, s.world, s.sent, ranks
+
+
+class Group:
+    """What they said. `nodes`: the last state of each."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, State] = {}
+        self._known: dict[str, State] = {}  # to the hub
+        self._news: dict[str, Push] = {}
+        self._rows: dict[str, Row] = {}
+        self._left: list[str] = []
+
+    def hear(self, node: str, push: Push) -> bool:
+        """Takes a message; returns whether the hub shall have it at once."""
+        self.nodes[node] = push.state
+        waiting, known = self._news.get(node), self._known.get(node)
+        goes_on = known is not None and only_goes_on(known, push.state)
+        is_plain = goes_on and waiting is None and not push.files and not push.gone
+        if is_plain and known is not None and (row := row_of(known, push.state)) is not None:
+            self._rows[node] = row
+            return (known.looked, known.still) != (row.looked, row.still)
+        if waiting is not None:
+            push.files = {**waiting.files, **push.files}
+            push.gone = [*waiting.gone, *push.gone]
+        self._rows.pop(node, None)
+        self._news[node] = push
+        return not goes_on
+
+    def leave(self, node: str) -> None:
+        """A node has hung up."""
+        if self.nodes.pop(node, None) is not None:
+            self._left.append(node)
+            self._known.pop(node, None)
+            self._news.pop(node, None)
+            self._rows.pop(node, None)
+
+    def take(self) -> tuple[dict[str, Push], dict[str, Row], list[str]]:
+        """What is new: whole messages, rows, and who has hung up."""
+        found = self._news, self._rows, self._left
+        self._news, self._rows, self._left = {}, {}, []
+        self._known |= {node: push.state for node, push in found[0].items()}
+        self._known |= {node: self.nodes[node] for node in found[1]}
+        return found
+
+    def begin_again(self) -> list[str]:
+        """The hub knows nothing; returns who is to tell everything."""
+        self._known, self._rows = {}, {}
+        return list(self.nodes)
+
+    def owes(self, look: int, confirm: int) -> bool:
+        """Whether somebody has not done yet what was asked."""
+        return any(s.looked < look or s.still < confirm for s in self.nodes.values() if not s.is_over and s.ranks)
 
 
 def world_of(folders: Iterable[Path]) -> int:
@@ -72,131 +162,12 @@ class Selection:
     def write(self, run_dir: Path) -> None:
         """Writes what the reader must know of those that are not read."""
         kinds = self._kinds[:MOST_NODES]
-        _write(run_dir, self._world, self.ranks, self.nodes, unseen=self._unseen, is_whole=self._is_whole, kinds=kinds)
+        note_unread(
+            run_dir, self._world, self.ranks, self.nodes, unseen=self._unseen, is_whole=self._is_whole, kinds=kinds
+        )
 
 
-def _write(run_dir: Path, world: int, read: Collection[int], nodes: Collection[str], **more: object) -> None:
+def note_unread(run_dir: Path, world: int, read: Collection[int], nodes: Collection[str], **more: object) -> None:
     """What the reader must know of the ranks that are not read."""
     fields = {"world": world, "read": read, "unseen": (), "is_whole": False, "nodes": nodes, **more}
     write_whole(run_dir / ALIKE, json.dumps(fields).encode())
-
-
-def _ranks_of(nodes: Iterable[FarNode]) -> Iterator[FarRank]:
-    return (rank for node in nodes for rank in node.ranks.values() if not rank.is_unheard)
-
-
-class AgentOfMany(OutwardAgent):
-    """What a watcher does where the ranks are too many to read them all."""
-
-    def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
-        super().__init__(options, run_dir, root_pid, out, orders)
-        self.packer, self.nodes = Packer(run_dir), dict[str, FarNode]()
-        self.meeting: Meeting
-        self._far_ranks: list[FarRank] | None = None  # those of nodes that are heard
-        self._spoke = dict[str, FarNode]()  # since the last turn
-        self._given = 0  # the last number that was given to an order or a verdict
-        self._own_world, self._far_world, self._worlds, self._done = 0, 0, set[str](), State()
-
-    # Whom we speak of; of very many ranks none is gone through that did not change
-
-    def _far(self) -> list[FarRank]:
-        if self.meeting.role != "hub":
-            return []
-        if self._far_ranks is None:
-            self._far_ranks = [*_ranks_of(self.nodes.values())]
-        return self._far_ranks
-
-    def _everyone(self) -> list[WatchedRank]:
-        return [*super()._everyone(), *self._far()]
-
-    def _ended_quiets(self, now: float) -> list[float]:
-        nodes, self._spoke = self._spoke.values(), {}
-        return [*super()._ended_quiets(now), *(q for n in nodes if not n.unheard and (q := n.poll()) is not None)]
-
-    def _may_be_quiet(self) -> list[WatchedRank]:
-        nodes = self.nodes.values() if self.meeting.role == "hub" else ()
-        return [*super()._everyone(), *_ranks_of(n for n in nodes if n.longest_s >= FIRST_LOOK_S)]
-
-    def _longest_quiet(self, now: float) -> float | None:
-        longest = super()._longest_quiet(now)
-        for node in self.nodes.values() if self.meeting.role == "hub" else ():
-            if node.unheard or (longest is not None and node.longest_s <= longest):
-                continue  # none of its ranks is quiet for longer than was said
-            quiets = [r.quiet_s(now) for r in node.ranks.values() if r.is_alive]
-            longest = max(quiets if longest is None else [longest, *quiets], default=longest)
-        return longest
-
-    def _heard(self) -> list[FarNode]:
-        """Other nodes with ranks that live, as far as they can be asked."""
-        return [n for n in self.nodes.values() if not n.unheard and n.has_life()]
-
-    def _note_world(self) -> None:
-        if new := self.ranks.keys() - self._worlds:
-            self._worlds |= new
-            self._own_world = max(self._own_world, world_of(self.ranks[name].folder for name in new))
-            self.packer.is_brief = self._own_world > MANY_RANKS
-
-    def _make_room(self) -> None:
-        """Of very many nodes, the exchange comes first."""
-        if len(self.nodes) > MANY_NODES:
-            sys.setswitchinterval(MANY_SWITCH_S)
-            gc.set_threshold(*MANY_OBJECTS)
-
-    @property
-    def _world(self) -> int:
-        """Ranks of the job, as any of them was told."""
-        return max(self._own_world, self._far_world)
-
-    @property
-    def _are_many(self) -> bool:
-        return self._world > MANY_RANKS
-
-    def _read_some(self, look: int, world: int) -> None:
-        """Has the files sent of a few nodes that stand for all, or of all that differ. Blocks: up to SEND_S."""
-        told = {n.id: n.state.told for n in self._heard() if n.state.looked >= look and n.state.told is not None}
-        if self.ranks and (own := told_of(self.run_dir)) is not None:
-            told[OWN] = own
-        known = {r.rank for n in self.nodes.values() for r in n.ranks.values() if not r.is_earlier}
-        chosen = Selection(told, world, known)
-        self._have_sent(chosen.nodes, chosen.ranks)
-        chosen.write(self.run_dir)
-
-    def _read_failed(self) -> None:
-        """Of a job that has ended, and did not hang: the nodes whose ranks failed first, and nothing of the others. Blocks: up to SEND_S."""
-        when = {
-            n: min((r.died_at for r in n.ranks.values() if r.has_failed()), default=math.inf) for n in self._heard_of()
-        }
-        failed = sorted((n for n, at in when.items() if at < math.inf), key=when.__getitem__)[:MOST_FAILED]
-        ranks = sorted({r.rank for r in (*self.ranks.values(), *(r for n in failed for r in n.ranks.values()))})
-        nodes = [n.id for n in failed]
-        if nodes:
-            self._have_sent(nodes, tuple(ranks))
-        _write(self.run_dir, self._world, ranks, nodes)
-
-    def _heard_of(self) -> list[FarNode]:
-        return [node for node in self.nodes.values() if not node.unheard]
-
-    def _send_files(self, orders: Orders) -> None:
-        """As a member: has the files sent that the hub wants."""
-        self.packer.only = frozenset(orders.only)
-        self.packer.pages_wanted += 1
-        self._done = msgspec.structs.replace(self._done, sent=orders.send)
-
-    def _have_sent(self, nodes: Collection[str], ranks: tuple[int, ...]) -> None:
-        """Asks these nodes for their files, and waits for them. Blocks: up to SEND_S."""
-        self._given += 1
-        number = self._given
-        for node in nodes:
-            if node != OWN:
-                self.nodes[node].write()
-        self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
-        self.meeting.announce(self.meeting.asked)
-        until = time.monotonic() + SEND_S
-        while any(n.state.sent < number and not n.closed_at for n in self._heard_of() if n.id in self.meeting.asked):
-            if time.monotonic() > until:
-                return
-            time.sleep(PUMP_S)
-            self._take_in()
-
-    def _take_in(self) -> None:
-        raise NotImplementedError

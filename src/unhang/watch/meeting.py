@@ -22,8 +22,8 @@ from queue import SimpleQueue
 import msgspec
 
 from unhang.watch.exchange import VERSION, Client, Refused, key_of
-from unhang.watch.group import Group
 from unhang.watch.joining import PORTS, Address, Join, is_loopback
+from unhang.watch.many import Group
 from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, Said, State
 from unhang.watch.server import Server
 

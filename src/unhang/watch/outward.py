@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unhang.model.rank_sets import fold_ranks
+from unhang.model.findings import fold_ranks
+from unhang.watch import Headline, RunOptions
 from unhang.watch.agent import Agent
-from unhang.watch.options import Headline, RunOptions
 
 WEBHOOK_S, LAST_WAIT_S, FIGURES_EVERY_S = 5.0, 1.0, 1.0
 _HEAD = (

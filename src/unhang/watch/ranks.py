@@ -1,4 +1,4 @@
-"""The ranks of the job as the watcher sees them: one shared-memory page each, polled without disturbing the process."""
+"""The ranks of the job as the watcher sees them: one page of shared memory each, polled without disturbing the process; C++ frames where asked for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import struct
+import subprocess
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -231,3 +234,77 @@ class DeathClock(threading.Thread):
     def stop(self) -> None:
         """Lets the thread end with its present turn. Blocks: never."""
         self._is_over = True
+
+
+NATIVE, LIMIT_S = "native.json", 30.0
+_AT_ONCE, _MOST_RANKS, _MOST_FRAMES, _LONGEST = 2, 16, 64, 300
+
+
+def take_native(ranks: Sequence[WatchedRank], program: str | None, limit_s: float = LIMIT_S) -> None:
+    """Writes native.json of each rank, at most 16 of them: the main thread's frames, or why there are none. Blocks: up to `limit_s`.
+
+    `py-spy dump --native` takes half a second of a processor and 300 MB for each, so only where they are asked for.
+    """
+    deadline = time.monotonic() + limit_s
+    wanted = [rank for rank in ranks if not rank.probe.is_stopped()][:_MOST_RANKS]
+    for at in range(0, len(wanted), _AT_ONCE):
+        running = [(rank, _start_native(rank.pid, program)) for rank in wanted[at : at + _AT_ONCE]]
+        for rank, process in running:
+            write_whole(rank.folder / NATIVE, json.dumps(_ended_native(process, rank.pid, deadline)).encode())
+
+
+def _start_native(pid: int, program: str | None) -> subprocess.Popen[bytes] | None:
+    if program is None:
+        return None
+    with suppress(OSError):
+        command = [program, "dump", "--json", "--native", "--full-filenames", "--pid", str(pid)]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return None
+
+
+def _ended_native(process: subprocess.Popen[bytes] | None, pid: int, deadline: float) -> dict[str, object]:
+    if process is None:
+        return {"missing": "py-spy is not installed"}
+    try:
+        out, said = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return {"missing": "py-spy --native had not ended in time"}
+    with suppress(ValueError, TypeError, AttributeError):
+        threads = json.loads(out)
+        main = next((t for t in threads if t.get("os_thread_id") in (pid, None)), None)
+        if main is not None:
+            given = [(f.get("filename", ""), f.get("line", 0), f.get("name", "")[:_LONGEST]) for f in main["frames"]]
+            return {"frames": given[:_MOST_FRAMES]}
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return {"missing": f"py-spy --native: {lines[0][:_LONGEST] if lines else 'no answer'}"}
+
+
+def adopt(run_dir: Path, found: Mapping[int, int]) -> None:
+    """Makes folders for processes that have none, so that their stacks are taken like those of the others."""
+    for rank, pid in found.items():
+        folder = run_dir / "ranks" / f"r{rank}-{pid}"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / "identity.json", json.dumps({"rank": rank, "pid": pid, "is_adopted": True}).encode())
+
+
+def mark_adopted(folder: Path) -> None:
+    """Says of a rank's folder that it is our making, where it was made from looks."""
+    with suppress(OSError, ValueError):
+        identity = json.loads((folder / "identity.json").read_bytes())
+        write_whole(folder / "identity.json", json.dumps({**identity, "is_adopted": True}).encode())
+
+
+def is_adopted(folder: Path) -> bool:
+    """Whether a folder is our making, and the process has not announced itself since."""
+    with suppress(OSError, ValueError):
+        return bool(json.loads((folder / "identity.json").read_bytes()).get("is_adopted"))
+    return False
+
+
+def disown(folder: Path) -> None:
+    """The job went on: the process will register itself."""
+    if is_adopted(folder):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unhang.watch import RunOptions, chain_bootstrap, job_environment
 from unhang.watch.agent_process import ENDING, FORWARDED, Agent, joint_line, signals_kept_for_us
 from unhang.watch.folders import ended_well_before, forget_nodes, withdraw_verdict, write_job_file
-from unhang.watch.options import RunOptions, chain_bootstrap, job_environment
 from unhang.watch.process_tree import Hold, JobTree, Process, become_subreaper, descendants_of, end, identify, rank_pids
 from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.rules.notation import log_case
 from unhang.model import Case, Course
-from unhang.model.course import LibraryChange
+from unhang.model.case import LibraryChange
 from unhang.testing import Fires, Quiet
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from unhang.model import Case, Course, Frame, HangObservation, RankIdentity, Reading
-from unhang.model.course import LibraryChange
+from unhang.model.case import LibraryChange
 from unhang.testing import Fires, Quiet, make_case
 
 _AT = Frame("/job/train.py", 12, "step")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unhang.analyze.compare import compare, compare_tables, step_time
 from unhang.analyze.schedule import group_labels
 from unhang.model import Case, CollectiveTable, Frame, Job, ProcessGroup, RankEvidence, RankIdentity, TableBuilder
-from unhang.read.dumps.shard import DumpFile, RankDump
+from unhang.read.dumps import DumpFile, RankDump
 
 MS = 1_000_000
 START = 1_790_000_000_000_000_000

@@ -15,11 +15,10 @@ from unhang.analyze import compare as comparing
 from unhang.analyze.compare import Comparison, GroupChange, OtherFile, compare, compare_runs
 from unhang.analyze.compare_parts import _equal_at
 from unhang.analyze.schedule import Ints
-from unhang.read.bundle import open_paths
-from unhang.read.dumps import engine, reader
+from unhang.read import open_paths
+from unhang.read.dumps import DumpFile, Shard, engine, reader
 from unhang.read.dumps.engine import LocalEngine, Task, plan
 from unhang.read.dumps.reader import DumpReader
-from unhang.read.dumps.shard import DumpFile, Shard
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.read.redact import REDACTED
+from unhang.read.environment import REDACTED
 from unhang.watch.folders import copy_bundle, save_bundle
 
 

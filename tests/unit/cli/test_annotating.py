@@ -12,7 +12,7 @@ from unhang.cli.main import main
 from unhang.diagnosis import Judged
 from unhang.model import Case, Diagnosis, Finding, Inventory, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import Fix
-from unhang.show.reports import annotated
+from unhang.show import annotated
 
 
 def judged(outcome: Outcome, *findings: Finding) -> Judged:

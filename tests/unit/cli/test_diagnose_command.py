@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from unhang import show
 from unhang.cli import console as streams
 from unhang.cli.main import main
 from unhang.cli.run import diagnose_and_show
 from unhang.diagnosis import Judged
 from unhang.model import Case, Diagnosis, Finding, Inventory, Job, Outcome, WaitsFor
-from unhang.show import reports
 
 
 def judged(outcome: Outcome, *findings: Finding) -> Judged:
@@ -27,7 +27,7 @@ def rendered_simply(monkeypatch: pytest.MonkeyPatch) -> None:
     def render(it: Judged, output_format: str, color: bool = False, is_file: bool = False) -> bytes:
         return f"{output_format} of {it.diagnosis.outcome}{' in colour' * color}\n".encode()
 
-    monkeypatch.setattr("unhang.show.reports.render", render)
+    monkeypatch.setattr("unhang.show.render", render)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, result: Judged) -> None:
@@ -107,4 +107,4 @@ def test_colour_is_for_terminals(environment: dict[str, str], expected: bool, mo
 
 def test_json_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert json.loads(reports.render(HANG, "json"))["outcome"] == "hang"
+    assert json.loads(show.render(HANG, "json"))["outcome"] == "hang"

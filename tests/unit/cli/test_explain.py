@@ -15,7 +15,7 @@ from tests.logs import corpus
 from unhang.cli import explain
 from unhang.cli import main as cli_main
 from unhang.model import CAUSES
-from unhang.read.logs.patterns import all_patterns
+from unhang.read.logs import all_patterns
 from unhang.rules.decision_tree import QUESTIONS, explanation, rules_by_id
 from unhang.rules.registry import all_rules
 from unhang.skill.advice import ADVICE, Advice

@@ -13,9 +13,8 @@ import pytest
 
 _DRIVER = """
 import os, sys, types
-module = types.ModuleType("unhang.watch.watching")
-module.watch = lambda options, run_dir, root, reports, orders: os.read(orders, 100)
-sys.modules["unhang.watch.watching"] = module
+from unhang.watch import agent_process
+agent_process.watch = lambda options, run_dir, root, reports, orders: os.read(orders, 100)
 from pathlib import Path
 import unhang.watch.folders as folders
 import unhang.cli.run as run

@@ -12,7 +12,7 @@ import pytest
 from tests import warm
 from tests.slowness import slowness
 
-from unhang.read.pickle_guard import PickleGuard
+from unhang.read.restricted_pickle import PickleGuard
 
 JOB = """
 import json, os, sys, time, traceback

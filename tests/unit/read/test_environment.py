@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from unhang.errors import UnreadableInput
-from unhang.read.environment import rebuild
-from unhang.read.environment.settings import Settings, beliefs, in_scope, tables, variables, whose_variable
+from unhang.read.environment import Settings, beliefs, in_scope, rebuild, tables, variables, whose_variable
 from unhang.read.environment.sources import (
     files_below,
     of_pid,

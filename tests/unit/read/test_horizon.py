@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unhang.model import Case
-from unhang.read.bundle import read_paths
+from unhang.read import read_paths
 
 _S = 1_000_000_000
 TORCHRUN = {"local_world_size": 2}

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tests.logs import corpus
 
 from unhang.errors import UnreadableInput
-from unhang.read.logs import source
+from unhang.read.logs import Pattern, all_patterns, matches, source
 from unhang.read.logs.case import log_case
 from unhang.read.logs.follow import FollowedLog
-from unhang.read.logs.patterns import Pattern, all_patterns, matches
 from unhang.read.logs.scan import anchors
 from unhang.read.logs.scan_engines import GramEngine
 from unhang.read.logs.source import read_output

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unhang.model import LogLine
-from unhang.read.logs.prefix import MAX_DEPTH, PrefixReader, split_glued
-from unhang.read.output_log import parse_output
+from unhang.read.logs.prefix import MAX_DEPTH, PrefixReader
+from unhang.read.output_log import parse_output, split_glued
 
 GLOG = "[E1122 02:49:14.137965351 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout"
 

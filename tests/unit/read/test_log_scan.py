@@ -14,10 +14,9 @@ import pytest
 
 from unhang.errors import UnreadableInput
 from unhang.model import LogLine
+from unhang.read.logs import matches, source
 from unhang.read.logs import scan as scan_module
-from unhang.read.logs import source
 from unhang.read.logs.decode import lines_of
-from unhang.read.logs.patterns import matches
 from unhang.read.logs.scan import Anchor, Scanned, Scanner, anchors, blocks, scan
 from unhang.read.logs.scan_engines import (
     Finder,

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from unhang.read import read_paths
-from unhang.read.logs.case import case_of_outputs
-from unhang.read.logs.timeline import merged, timeline
+from unhang.read.logs.case import case_of_outputs, merged, timeline
 from unhang.read.output_log import OutputLog, parse_output
 
 START = 10 * 3600

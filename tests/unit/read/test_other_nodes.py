@@ -8,7 +8,7 @@ from typing import Any
 
 from unhang.diagnosis import diagnose
 from unhang.model import Case
-from unhang.read.bundle import read_bundle
+from unhang.read import read_bundle
 
 SECOND = 1_000_000_000
 ERROR = {

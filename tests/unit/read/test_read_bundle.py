@@ -14,7 +14,7 @@ from test_read_texts import ASKED, FATAL, RECORDS, made_page
 from unhang.errors import NothingToJudge, UnreadableInput
 from unhang.model import CallState, Case, Frame
 from unhang.read import read_bundle, read_paths
-from unhang.read.case import ended_by_signal
+from unhang.read.launchers import ended_by_signal
 
 S = 10**9
 T0 = 1_795_000_000 * S

@@ -23,7 +23,7 @@ from unhang.read.launchers import read_elastic_error
 from unhang.read.logs.source import read_output
 from unhang.read.output_log import parse_output
 from unhang.read.page import read_page
-from unhang.read.pickle_guard import PickleGuard
+from unhang.read.restricted_pickle import PickleGuard
 from unhang.read.stack_texts import read_faulthandler, read_pyspy
 
 READERS = (load, read_pyspy, read_elastic_error, read_page, read_faulthandler, read_output)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.read.redact import REDACTED, redact_command, stored_environment
+from unhang.read.environment import REDACTED, redact_command, stored_environment
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from unhang.errors import UnreadableInput
 from unhang.read.dumps.entries import EntryParser, RecordedCall
-from unhang.read.reductions import name_reductions, read_reductions
+from unhang.read.rank_folder import name_reductions, read_reductions
 
 MAX = 4
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.show.cases import clean, evidence, hang
 from unhang.errors import UnreadableInput
 from unhang.model import Case, Course, Frame, PassedStall, ProcessGroup, RankIdentity, SlowStep, ThreadStack
-from unhang.model.course import SlowerSteps, StepPace
+from unhang.model.case import SlowerSteps, StepPace
 from unhang.read.runs import joined_course, read_course
 from unhang.show.course import course_lines, in_brief, panels, stop_in_words, stop_of
 from unhang.show.report_json import run_card, to_json

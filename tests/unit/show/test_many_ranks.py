@@ -17,7 +17,7 @@ from unhang.model import (
     WaitEdge,
     WaitsFor,
 )
-from unhang.model.rank_sets import count_ranks
+from unhang.model.findings import count_ranks
 from unhang.show.text import render_text
 from unhang.show.timeline import timeline
 from unhang.show.wait_graph import wait_graph

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.show.cases import crash, hang
 from tests.unit.show.odd_cases import large
 from unhang.model import Frame, ProcessExit
-from unhang.model.rank_sets import fold_ranks, name_ranks
+from unhang.model.findings import fold_ranks, name_ranks
 from unhang.show.paper import duration, printable
 from unhang.show.stacks import compared, flat_tree, how_it_ended, interesting, last_calls, merged_stacks, source_around
 

@@ -31,14 +31,12 @@ def watch(options, run_dir, root_pid, to_supervisor, from_supervisor):
 """
 
 _DRIVER = """
-import json, os, signal, sys, time, types
+import json, os, signal, sys, time
 from pathlib import Path
 {watcher}
-module = types.ModuleType("unhang.watch.watching")
-module.watch = watch
-sys.modules["unhang.watch.watching"] = module
-from unhang.watch import supervise
-from unhang.watch.options import RunOptions
+from unhang.watch import agent_process, supervise
+agent_process.watch = watch
+from unhang.watch import RunOptions
 {patch}
 run_dir = Path({run_dir!r})
 options = RunOptions(report_dir=run_dir, env=dict(os.environ), **{options!r})

@@ -15,14 +15,13 @@ from tests.slowness import slowness
 
 from unhang.analyze import alike
 from unhang.analyze.alike import OuterGroup, Told
-from unhang.read.alike import alike_of
-from unhang.watch import far, hub_agent, many
+from unhang.read.gathered import alike_of
+from unhang.watch import Headline, RunOptions, far, hub_agent, many
 from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
 from unhang.watch.messages import JointVerdict, Orders, Push, RankState, Said, State
-from unhang.watch.options import Headline, RunOptions
 
 VERDICT = {"kind": "proven", "detected_ns": 5, "onset_ns": 3, "waiting_ranks": [0, 1], "withdrawn": False}
 
@@ -253,8 +252,8 @@ def _told(mark: bytes, rank: int) -> Told:
 
 
 def test_of_many_ranks_few_nodes_send_their_files(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "MANY_RANKS", 4)
-    monkeypatch.setattr(many, "SEND_S", 0.1)
+    monkeypatch.setattr(hub_agent, "MANY_RANKS", 4)
+    monkeypatch.setattr(hub_agent, "SEND_S", 0.1)
     monkeypatch.setattr(alike, "MOST_NODES", 4)
     monkeypatch.setattr(alike, "LEAST_OF_MOST", 1)
     agent, others, _ = make("hub")
@@ -293,9 +292,9 @@ def test_a_member_of_many_sends_files_only_where_it_is_asked_to(member: Made, mo
 def test_of_many_ranks_that_failed_the_first_are_read_and_nothing_is_known_of_the_others(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "MANY_RANKS", 4)
-    monkeypatch.setattr(many, "MOST_FAILED", 2)
-    monkeypatch.setattr(many, "SEND_S", 0.1)
+    monkeypatch.setattr(hub_agent, "MANY_RANKS", 4)
+    monkeypatch.setattr(hub_agent, "MOST_FAILED", 2)
+    monkeypatch.setattr(hub_agent, "SEND_S", 0.1)
     agent, others, _ = make("hub")
     for rank in range(6):
         failed = {"dead_s": 1.0 + rank, "exit_code": 1, "has_failed": True} if rank else {}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.slowness import slowness
 
-from unhang.watch.kernel_waits import kernel_waits, sleep_left_s
 from unhang.watch.process import ProcessProbe, calls_of_ray, talks_elsewhere
+from unhang.watch.process_tree import kernel_waits, sleep_left_s
 
 BEGIN = "import fcntl, os, socket, sys, time; a, b = socket.socketpair(); r, w = os.pipe(); "
 PROGRAMS = {

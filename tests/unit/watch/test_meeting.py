@@ -18,12 +18,12 @@ from tests.ports import free_port
 from tests.unit.watch.conftest import until
 
 from unhang.errors import WrongUsage
-from unhang.watch import group as passing
+from unhang.watch import many
 from unhang.watch import meeting as meetings
 from unhang.watch.exchange import Refused
 from unhang.watch.far import FarNode, Packer
-from unhang.watch.group import Group
 from unhang.watch.joining import TOKEN_FILE, Address, Join, JoinWishes, find_join, first_host
+from unhang.watch.many import Group
 from unhang.watch.meeting import Meeting
 from unhang.watch.messages import Push, RankState, Row, Said, State
 
@@ -228,9 +228,9 @@ def test_a_row_says_what_the_message_said(tmp_path: Path) -> None:
 
 
 def test_very_many_nodes_are_placed_and_placed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passing, "MOST_DIRECT", 2)
-    monkeypatch.setattr(passing, "GROUP", 2)
-    push, them, made = Push(1, "n", "10.0.0.7", 4, State()), passing.Passing(), dict[str, FarNode]()
+    monkeypatch.setattr(many, "MOST_DIRECT", 2)
+    monkeypatch.setattr(many, "GROUP", 2)
+    push, them, made = Push(1, "n", "10.0.0.7", 4, State()), many.Passing(), dict[str, FarNode]()
     for name in "abcdef":
         made[name] = FarNode(Said(name, Address("10.0.0.7", ord(name)), push, 0.0), tmp_path)
         them.place(made[name], made)

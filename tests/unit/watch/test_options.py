@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.watch.options import (
+from unhang.watch import (
     BOOTSTRAP,
     chain_bootstrap,
     debug_nccl,

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from tests.unit.watch.conftest import until
 
-from unhang.watch import outward
-from unhang.watch.options import Headline, RunOptions
+from unhang.watch import Headline, RunOptions, outward
 from unhang.watch.outward import MetricsServer, OutwardAgent, figures, post
 
 VERDICT = {"kind": "proven", "detected_ns": 5, "waiting_ranks": [0, 1, 2], "withdrawn": False}

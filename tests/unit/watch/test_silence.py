@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.watch import suspicion
-from unhang.watch.options import RunOptions, SeenOutside
+from unhang.watch import RunOptions, SeenOutside, suspicion
 from unhang.watch.suspicion import Said, Silence
 
 STANDS = SeenOutside("stalled", "ranks 0, 1 wait in all_reduce for rank 2", (0, 1))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from unhang.watch.spy import py_spy, take_stacks
+from unhang.watch.process import py_spy, take_stacks
 
 ASLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 

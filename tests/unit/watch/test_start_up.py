@@ -17,9 +17,8 @@ from tests.slowness import slowness
 from unhang.analyze.situation import Situation
 from unhang.model import Case
 from unhang.testing import make_case, pending
-from unhang.watch import unregistered
+from unhang.watch import RunOptions, process, suspicion
 from unhang.watch.agent import Agent
-from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
 
 # A launcher with one process below it, which computes or waits until stdin ends.
@@ -136,8 +135,8 @@ def test_a_thread_that_keeps_the_rendezvous_alive_is_no_launcher_that_waits_in_i
     frames = [
         {"filename": "torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", "name": "_keep_alive", "line": 1}
     ]
-    monkeypatch.setattr(unregistered, "take_stacks", lambda pids: {1: [{"thread_name": thread, "frames": frames}]})
-    assert bool(unregistered.rendezvous_stacks([1])) == is_waiting
+    monkeypatch.setattr(process, "take_stacks", lambda pids: {1: [{"thread_name": thread, "frames": frames}]})
+    assert bool(process.rendezvous_stacks([1])) == is_waiting
 
 
 def test_ranks_that_run_without_the_recorder_are_said_and_nobody_is_suspected(tmp_path: Path) -> None:
@@ -152,9 +151,9 @@ def test_ranks_that_run_without_the_recorder_are_said_and_nobody_is_suspected(tm
     launcher = subprocess.Popen([sys.executable, str(tmp_path / "launcher.py")], start_new_session=True)
     try:
         until = time.monotonic() + 20 * slowness()
-        while not unregistered.unrecorded(launcher.pid) and time.monotonic() < until:
+        while not suspicion.unrecorded(launcher.pid) and time.monotonic() < until:
             time.sleep(0.1)
-        assert unregistered.unrecorded(launcher.pid) == [1]
+        assert suspicion.unrecorded(launcher.pid) == [1]
         agent = Agent(RunOptions(report_dir=tmp_path, stall_after_s=0.1), tmp_path, launcher.pid, told, -1)
         time.sleep(0.2)
         agent._on_silence(time.monotonic())

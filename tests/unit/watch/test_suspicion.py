@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from unhang.watch import RunOptions
 from unhang.watch import agent as watching
 from unhang.watch.agent import Agent
-from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
 
 _STATUS_AT, _PAGE_BYTES = 4096, 73728

@@ -17,7 +17,7 @@ from unhang.check.areas import Context, Participants
 from unhang.check.machine import folders, limits
 from unhang.model import Reading, Unavailable
 from unhang.model.evidence import Value
-from unhang.read.logs.patterns import table
+from unhang.read.logs import table
 
 # The wall clock: whether it runs evenly, whether something keeps it right, and how far it is from that of another machine.
 

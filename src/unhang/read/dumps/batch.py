@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 from unhang.model import CallState, ProcessGroup
 from unhang.model.calls import CALL_COLUMNS
 from unhang.numeric import np, npt
+from unhang.read.dumps import DEFAULT_GROUP, DumpFile, RankDump
 from unhang.read.dumps.columns import MISSING, Batch
 from unhang.read.dumps.entries import infer_state_columns, of_transfers
 from unhang.read.dumps.head import is_active_only, match_status
 from unhang.read.dumps.rows import Columns, Names, Rows
-from unhang.read.dumps.shard import DumpFile, RankDump
-from unhang.read.membership import DEFAULT_GROUP
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 

@@ -6,6 +6,7 @@ is ever mixed of two homes, of two attempts or of two snapshots without a note t
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,24 @@ from functools import lru_cache
 from itertools import takewhile
 
 from unhang.model import Unavailable
-from unhang.read.dumps import names
-from unhang.read.dumps.identity import Identity
-from unhang.read.dumps.names import NO_GENERATION, Found, Generation
+from unhang.read.dumps.identity import NO_GENERATION, Generation, Identity, Named, folder
 
 Home = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Found:
+    """A file that is a dump. `folders`: the names of the folders it lies in, an archive being one of them."""
+
+    path: str
+    member: str
+    folders: tuple[str, ...]
+    name: Named
+    size: int
+    written_ns: int
+
+
+# Asked where names do not say enough, so that a folder of many thousands is listed, not read.
 Identify = Callable[[Found], Identity]
 
 
@@ -60,9 +74,9 @@ def claims(files: Sequence[Found]) -> list[Claim]:
             alike[(*file.folders, shape, file.name.suffix)].append(file)
     for group in alike.values():
         alike_names = [file.name for file in group]
-        if len({n.chosen for n in alike_names}) == 1 and (better := names.choose_field(alike_names)) is not None:
+        if len({n.chosen for n in alike_names}) == 1 and (better := choose_field(alike_names)) is not None:
             for file in group:
-                file.name = names.with_field(file.name, better)
+                file.name = with_field(file.name, better)
     by_folder = {
         (_place(f.folders).parent_rank, f.name.number) for f in files if _place(f.folders).parent_rank is not None
     }
@@ -86,7 +100,7 @@ class _Place:
 
 @lru_cache(1 << 14)
 def _place(folders: tuple[str, ...]) -> _Place:
-    parts = [names.folder(part) for part in folders]
+    parts = [folder(part) for part in folders]
     ranks = [p.rank for p in parts if p.rank is not None]
     return _Place(
         home=tuple(p.home for p in parts if p.home),
@@ -130,7 +144,7 @@ def choose(files: Sequence[Found], identify: Identify) -> Choice:
     by_replica: dict[str, list[Claim]] = defaultdict(list)
     for claim in known:
         by_replica[claim.replica].append(claim)
-    latest = {replica: _latest(by_replica[replica], choice) for replica in sorted(by_replica, key=names.natural)}
+    latest = {replica: _latest(by_replica[replica], choice) for replica in sorted(by_replica, key=natural)}
     if _overlap([{_number(c) for c in part} for part in latest.values()]):
         parts = {f"replica {replica}" if replica else "no replica": part for replica, part in latest.items()}
     else:
@@ -231,7 +245,7 @@ def _resolved(found: Sequence[Claim], identify: Identify, choice: Choice) -> dic
     chosen = {n: by_home[homes[0]][n] for n, homes in numbers.items() if homes[0] not in disputed}
     if not disputed:
         return {"": chosen}
-    order = sorted(disputed, key=lambda home: [names.natural(part) for part in home])
+    order = sorted(disputed, key=lambda home: [natural(part) for part in home])
     jobs = _Dispute({h: by_home[h] for h in order}, identify, choice).settled()
     if len(jobs) > 1:
         return {**jobs, "the rest": chosen} if chosen else jobs
@@ -350,3 +364,26 @@ def _keep_first_job(choice: Choice) -> None:
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     what = f"{len(names) - 1} of {len(names)} jobs with equal ranks ({listed})"
     choice.notes.append(Unavailable(what, f"each is judged on its own, here {names[0]}; give one folder to choose"))
+
+
+def choose_field(group: list[Named]) -> int | None:
+    """Which number is the rank, for names of one shape, if it is another than each name by itself suggests.
+
+    torch writes `<prefix><rank>`, and the prefix is free: it may hold host names, job numbers and dates. So the rank is the
+    number marked as one, else the last; names of equal shape in one folder show where that would be wrong.
+    """
+    chosen = group[0].chosen
+    if len(group) < 2 or len({n.fields[chosen] for n in group}) == len(group):
+        return None
+    unique = [i for i in range(len(group[0].fields)) if len({n.fields[i] for n in group}) == len(group)]
+    return unique[0] if len(unique) == 1 else None
+
+
+def with_field(name: Named, field: int) -> Named:
+    """The same name with another of its numbers as the rank."""
+    return replace(name, number=name.fields[field], chosen=field, family=name.shape)
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sorts node2 before node10."""
+    return [(0, int(p), p) if p.isdecimal() else (1, 0, p) for p in re.split(r"(\d+)", text) if p]

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from unhang.model.calls import Sizes
-from unhang.numeric import np, npt
-from unhang.read.dumps.arrays import PAD, Bytes, Ints, digest, factors, strided, words_at
+from unhang.numeric import PAD, Bytes, Ints, digest, factors, np, npt, strided, words_at
 from unhang.read.dumps.definitions import NAMELESS, Defined, Memos, Texts, make_plain
 from unhang.read.dumps.head import Head
 from unhang.read.dumps.layouts import INT4, INTS, LONG, Irregular, Layout, Number, keys_of

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from unhang.errors import UnreadableInput
 from unhang.model import CollectiveTable, Unavailable, join
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS
-from unhang.numeric import np
+from unhang.numeric import PAD, Bytes, Ints, np, places
 from unhang.read import restricted_pickle
+from unhang.read.dumps import DumpFile, Shard
 from unhang.read.dumps.archive import compression
-from unhang.read.dumps.arrays import PAD, Bytes, Ints, places
 from unhang.read.dumps.batch import BatchReading, Part, table_columns
 from unhang.read.dumps.columns import Batch
 from unhang.read.dumps.definitions import TextFinder, Texts
@@ -28,7 +28,6 @@ from unhang.read.dumps.layouts import DICT, MARK, SETITEMS, Irregular, entry_end
 from unhang.read.dumps.locate import read_dump
 from unhang.read.dumps.objects import Decoded, decode_objects, lengths
 from unhang.read.dumps.rows import Names
-from unhang.read.dumps.shard import DumpFile, Shard
 from unhang.read.files import unreadable
 
 HEAD_BYTES = 32 << 10

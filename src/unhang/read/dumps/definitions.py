@@ -12,21 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from unhang.numeric import np, npt
-from unhang.read.dumps.arrays import (
-    PAD,
-    Bools,
-    Bytes,
-    Ints,
-    distinct,
-    factors,
-    numbers_at,
-    places,
-    wide,
-    words_at,
-)  # fmt: skip
+from unhang.numeric import PAD, Bools, Bytes, Ints, distinct, factors, np, npt, numbers_at, places, wide, words_at
 from unhang.read.dumps.layouts import GET, INTS, LONG, LONG_GET, LONG_PUT, PUT, SETITEMS, TEXT
-from unhang.read.fields import encodable
+from unhang.read.files import encodable
 
 NAMELESS = 1 << 24  # numbers from here on stand for frames that the pickle does not memoise
 MAX_MEMO = 1 << 18

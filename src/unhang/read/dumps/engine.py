@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from unhang.errors import UnhangError
 from unhang.model import Frame, ProcessGroup, Unavailable
 from unhang.read import restricted_pickle
-from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
+from unhang.read.dumps import DumpFile, RankDump, Shard, merge
 
 # Of a shard: numpy's cost per call is shared by its files, its memory grows with them.
 MOST_FILES, FEWEST_FILES = 64, 16

@@ -13,6 +13,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from unhang.errors import UnhangError
+from unhang.read.dumps import DumpFile, Shard
 from unhang.read.dumps.engine import (
     MOST_FILES,
     LocalEngine,
@@ -23,7 +24,6 @@ from unhang.read.dumps.engine import (
     run_all,
     unreadable_shard,
 )  # fmt: skip
-from unhang.read.dumps.shard import DumpFile, Shard
 
 MERGED_AT_ONCE = 8
 MOST_IN_FLIGHT = 1000

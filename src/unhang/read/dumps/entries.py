@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.numeric import np, npt
-from unhang.read.fields import INT64_MAX, encodable
+from unhang.read.files import INT64_MAX, encodable
 
 MAX_FRAMES = 512
 MAX_DIMENSIONS = 64

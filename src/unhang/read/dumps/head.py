@@ -15,12 +15,11 @@ from typing import Any
 from unhang.errors import UnreadableInput
 from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
+from unhang.read.dumps import DEFAULT_GROUP
 from unhang.read.dumps.definitions import MAX_MEMO, Memo
 from unhang.read.dumps.entries import is_of_torchcomms
 from unhang.read.dumps.layouts import GET, INTS, LONG_GET, LONG_PUT, PUT, Irregular, Layout, int_at
-from unhang.read.fields import INT64_MAX, encodable, text, whole
-from unhang.read.files import decode_json
-from unhang.read.membership import DEFAULT_GROUP
+from unhang.read.files import INT64_MAX, decode_json, encodable, text, whole
 
 ENTRIES = b"X\x07\x00\x00\x00entries"
 _RECORD = b"X\x09\x00\x00\x00record_id"

@@ -1,6 +1,6 @@
 """Finds the dumps of a job in folders, archives and URLs of any layout, and reads one.
 
-Dumps are known by their names, else by their first bytes (`names`, `identity`); where several claim one
+Dumps are known by their names, else by their first bytes (`identity`); where several claim one
 rank, `claims` decides.
 """
 
@@ -18,11 +18,9 @@ from typing import IO, Any, cast
 
 from unhang.errors import UnreadableInput
 from unhang.model import Unavailable
-from unhang.read.dumps import archive, identity, names
-from unhang.read.dumps.claims import Claim, choose
-from unhang.read.dumps.identity import Identity, own_rank
-from unhang.read.dumps.names import Found, Named
-from unhang.read.dumps.shard import DumpFile
+from unhang.read.dumps import DumpFile, archive, identity
+from unhang.read.dumps.claims import Claim, Found, choose
+from unhang.read.dumps.identity import Identity, Named, own_rank
 from unhang.read.files import read_bytes, unreadable
 
 __all__ = ["Located", "locate", "own_rank", "read_dump"]
@@ -204,7 +202,7 @@ class Walk:
                     self._add_entry(entry, parts)
 
     def _add_entry(self, entry: os.DirEntry[str], folders: tuple[str, ...]) -> None:
-        if names.is_unfinished(entry.name):
+        if identity.is_unfinished(entry.name):
             return
         try:
             status = entry.stat()
@@ -219,18 +217,18 @@ class Walk:
         if key in self._seen:
             return
         self._seen.add(key)
-        if names.is_archive(name):
+        if identity.is_archive(name):
             self._add_archive(path, folders)
             return
         self._take(
-            Found(path, "", folders, names.named(name), status.st_size, status.st_mtime_ns),
+            Found(path, "", folders, identity.named(name), status.st_size, status.st_mtime_ns),
             name,
             lambda: _head_of(path),
         )
 
     def _take(self, file: Found, name: str, head: Callable[[], bytes]) -> None:
         if not file.size:
-            if file.name.known or ("rank" in name and not names.is_other(name)):
+            if file.name.known or ("rank" in name and not identity.is_other(name)):
                 self.empty.append(file)
             return
         try:
@@ -253,7 +251,7 @@ class Walk:
         for name, member in content.members.items():
             *inner, last = [part for part in name.split("/") if part not in ("", ".")]
             place = (*folders, stem, *inner)
-            found = Found(path, name, place, names.named(last), member.size, member.written_ns)
+            found = Found(path, name, place, identity.named(last), member.size, member.written_ns)
             (self.found if member.size else self.empty).append(found)
         if content.damage:
             self.absent.append(Unavailable(f"part of {path}", content.damage))
@@ -281,13 +279,13 @@ class Walk:
 
     def _add_remote(self, url: str, at: str, info: dict[str, Any]) -> None:
         *folders, name = at.strip("/").split("/")
-        if names.is_unfinished(name) or any(f.startswith(".") or f in _SKIPPED_FOLDERS for f in (*folders, name)):
+        if identity.is_unfinished(name) or any(f.startswith(".") or f in _SKIPPED_FOLDERS for f in (*folders, name)):
             return
         size, written_ns = int(info.get("size") or 0), _written_ns(info)
-        if names.is_archive(name):
+        if identity.is_archive(name):
             self._add_archive(url, tuple(folders))
             return
-        file = Found(url, "", tuple(folders), names.named(name), size, written_ns)
+        file = Found(url, "", tuple(folders), identity.named(name), size, written_ns)
         self._take(file, name, lambda: _head_of(url))
 
 
@@ -351,14 +349,14 @@ def _listed(path: str, size: int, written_ns: int) -> archive.Archive:
 
 def _is_wanted(member: str, head: Callable[[], bytes]) -> bool:
     parts = member.split("/")
-    if names.is_unfinished(parts[-1]) or any(p.startswith(".") and p != "." for p in parts):
+    if identity.is_unfinished(parts[-1]) or any(p.startswith(".") and p != "." for p in parts):
         return False
-    return _is_dump(names.named(parts[-1]), parts[-1], head)
+    return _is_dump(identity.named(parts[-1]), parts[-1], head)
 
 
 def _is_dump(name: Named, text: str, head: Callable[[], bytes]) -> bool:
     """By name where only dumps are called so; a JSON file may also be a trace of the profiler."""
-    if names.is_other(text):
+    if identity.is_other(text):
         return False
     if name.known and ".json" not in name.suffix.lower():
         return True

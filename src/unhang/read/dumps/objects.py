@@ -17,6 +17,7 @@ from unhang.model import CallState, CollectiveTable, Frame, ProcessGroup, Raised
 from unhang.model.calls import PROGRESS_COLUMNS
 from unhang.numeric import np, npt
 from unhang.read import restricted_pickle
+from unhang.read.dumps import DumpFile, Membership, RankDump
 from unhang.read.dumps.entries import (
     BadEntry,
     EntryParser,
@@ -35,14 +36,10 @@ from unhang.read.dumps.head import (
     match_status,
     status_of,
 )  # fmt: skip
-from unhang.read.dumps.shard import DumpFile, RankDump
-from unhang.read.fields import INT64_MAX, text
-from unhang.read.files import decode_json, read_bytes, unreadable
-from unhang.read.logs.events import is_echo
-from unhang.read.membership import Membership
-from unhang.read.pickle_guard import PickleGuard
-from unhang.read.rank_folder import RankCalls, RankRecord
-from unhang.read.reductions import name_reductions
+from unhang.read.files import INT64_MAX, decode_json, read_bytes, text, unreadable
+from unhang.read.logs import is_echo
+from unhang.read.rank_folder import RankCalls, RankRecord, name_reductions
+from unhang.read.restricted_pickle import PickleGuard
 
 _LONGER = 8  # times as many, where the last calls do not suffice
 _GLOO = "gloo/"  # its transport names the file and line that failed

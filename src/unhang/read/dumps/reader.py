@@ -22,17 +22,8 @@ from unhang import __version__
 from unhang.model import CollectiveTable, Frame, ProcessGroup, Unavailable
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, Sizes
 from unhang.numeric import np, npt
+from unhang.read.dumps import DumpFile, RankDump, Shard, complete_batches, merge, stale_ranks, unify_groups, with_world
 from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, Task, run_all
-from unhang.read.dumps.shard import (
-    DumpFile,
-    RankDump,
-    Shard,
-    complete_batches,
-    merge,
-    stale_ranks,
-    unify_groups,
-    with_world,
-)
 
 TAIL, TAILS_AT_ONCE = 32, 512
 TAILS_OF_ONE, BYTES_OF_ONE = 1024, 24 << 20  # what one process alone reads

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.model.calls import CALL_COLUMNS
-from unhang.numeric import np, npt
-from unhang.read.dumps.arrays import Bytes, Ints, digest, distinct, paired, random_words, strided
+from unhang.numeric import Bytes, Ints, digest, distinct, np, npt, paired, random_words, strided
 from unhang.read.dumps.columns import MISSING, Batch
 from unhang.read.dumps.definitions import NAMELESS, Texts, text_table
 from unhang.read.dumps.entries import STATES, BadEntry, CallStack, EntryParser

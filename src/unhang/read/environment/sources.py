@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.errors import UnreadableInput
-from unhang.read.document import NAMES as DOCUMENTS
-from unhang.read.document import is_document, pasted, settings_in
-from unhang.read.environment.settings import MAX_VALUE, Assignment, Settings, in_scope, unquoted
+from unhang.read.environment import MAX_VALUE, Assignment, Settings, in_scope, unquoted
 from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
 from unhang.read.files import regular_size, unreadable
+from unhang.read.logs.decode import NAMES as DOCUMENTS
+from unhang.read.logs.decode import is_document, pasted, settings_in
 
 # Variables that Python code sets: `os.environ[...] = `, setdefault, update, putenv, and `env=` dictionaries. Nothing is run.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from unhang.read.environment.settings import MAX_VALUE, Assignment, Launch, Settings, in_scope, unquoted
+from unhang.read.environment import MAX_VALUE, Assignment, Launch, Settings, in_scope, unquoted
 
 _ASSIGNED = re.compile(
     r"(?<![\w$.{/\-\]])(?P<name>[A-Za-z_]\w*)\+?=(?P<value>\"(?:[^\"\\]|\\.)*\"|'[^']*'|\$\(\([^)]*\)\)|\$\([^)]*\)|\$\{[^}]*\}[^\s;&|)]*|[^\s;&|)<>`]*)"

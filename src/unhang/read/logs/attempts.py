@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from unhang.model import LogEvent, LogLine, RaisedError, Unavailable
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.read.logs.events import events_of, is_echo
-from unhang.read.logs.patterns import all_patterns, table
+from unhang.read.logs import all_patterns, events_of, is_echo, table
 
 # How a log shows in its program's own words that the job came to its end: a code that the shell was asked for, a summary of tests, a last word, a full count.
 

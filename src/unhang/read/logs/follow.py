@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from unhang.read.files import unreadable
+from unhang.read.logs import matches
 from unhang.read.logs.decode import lines_of
-from unhang.read.logs.patterns import matches
 from unhang.read.logs.scan import Read, Scanner, blocks
 from unhang.read.logs.scan_engines import Make
 from unhang.read.output_log import OutputLog, parse_lines

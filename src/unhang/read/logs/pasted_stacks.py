@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unhang.model import Frame, LogEvent, LogLine, RankIdentity, Source, Unavailable
-from unhang.read.logs.events import events_of
+from unhang.read.logs import events_of
 from unhang.read.output_log import OutputLog
 from unhang.read.rank_folder import RankRecord
 from unhang.read.sniff import rank_of_stacks

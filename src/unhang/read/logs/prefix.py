@@ -1,17 +1,173 @@
-"""What launchers, containers and collectors write before a line: who printed it, where and when; and the line without it."""
+"""What launchers, containers and collectors write before a line, told by its form or voted by the lines together; and the line without it."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+from unhang.read.logs import anchors_in
 from unhang.read.logs.clock import Stamp, read_stamp
-from unhang.read.logs.voted import FORMS, Elected, Form, elected, site_labels
+from unhang.read.logs.whose import Head
+
+RUN = 4
+MAX_LABEL, MAX_LABELS = 80, 8
+_LABEL_SHARE = 0.6
+
+_ROLE_RANK = re.compile(r"\[[a-z][a-z_-]{0,30}?(\d{1,5})\]:")
+# With nothing but a list behind it, it is Horovod's of the tensors that a rank misses.
+_SRUN = re.compile(r" {0,6}(\d{1,7}): (?!\[[^\[\]]*\]?\s*$)")
+_HYDRA = re.compile(r"\[(\d{1,6})\] ")
+_BARE_LOCAL = re.compile(r"\[(\d{1,5})\]:(?=.)")
+_TORCHX = re.compile(r"[a-z]\w{0,30}/(\d{1,5}) ")
+_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,100}):(?: |$)")
+_COMPOSE = re.compile(r"([a-z0-9][\w.-]{0,60}?) {1,30}\| ?")
+_STERN = re.compile(r"([a-z0-9](?:[a-z0-9.-]{0,120})-[a-z0-9-]{1,60}) [a-z0-9][a-z0-9-]{0,62} ")
+_MILABENCH = re.compile(r"([A-Za-z][\w.-]{0,60}) \[(?:stdout|stderr|message|data|start|end|config[\w.]*)\] ?")
+_NUMBERED = re.compile(r" {0,8}(\d{1,7})\t")
+_GREPPED = re.compile(r"(?:[\w./-]{1,200}?[:-])?(\d{1,7})[:-](?=.)")
+_QUOTED = re.compile(r"(>) ?")
+_INDENTED = re.compile(r"( {4}|\t)")
+_NO_HOST = re.compile(
+    r"(?:.*(?:Error|Exception|Warning|Interrupt|Iteration|Exit|Expired|Timeout|error|warning)|[A-Z]{2,}|.*\.(?:py|cpp|cc|cu|h|c|so|sh|yaml|json))$"
+)
+# What stands at the beginning of a line only: before it stands a label.
+_BEGINS = re.compile(r"Traceback \(most recent call last\):| {2}File \"[^\"\n]+\", line \d|\[rank\d{1,7}\]:")
+
+
+def _few(names: Counter[str], lines: int) -> bool:
+    return len(names) <= max(2, lines // 3)
+
+
+def _are_tasks(names: Counter[str], lines: int) -> bool:
+    """Whether numbers before lines are ranks; steps of a loop come once each and in order."""
+    numbers = [int(n) for n in names]
+    in_a_row = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return lines > 1 and not (in_a_row and len(numbers) == names.total())
+
+
+def _are_several_tasks(names: Counter[str], lines: int) -> bool:
+    """NCCL itself prints the number of a device like this."""
+    return len(names) > 1 and _are_tasks(names, lines)
+
+
+def _are_hosts(names: Counter[str], lines: int) -> bool:
+    good = [n for n in names if any(c.isdigit() for c in n) and not _NO_HOST.match(n) and not n.isdigit()]
+    return len(good) == len(names) and _few(names, lines) and lines > 1
+
+
+def _count_up(names: Counter[str], lines: int) -> bool:
+    """Whether they number the lines, as editors and grep do."""
+    numbers = [int(n) for n in names]
+    return lines > 3 and len(numbers) == lines and all(b > a for a, b in itertools.pairwise(numbers))
+
+
+def _are_pods(names: Counter[str], lines: int) -> bool:
+    return _few(names, lines) and lines > 2
+
+
+@dataclass(frozen=True)
+class Form:
+    """A prefix that counts only where a share of all lines has it, or so many in a row. `field`: what of a line it tells."""
+
+    regex: re.Pattern[str]
+    share: float
+    field: str
+    accept: Callable[[Counter[str], int], bool]
+    in_a_row: bool = False
+
+
+FORMS = (
+    Form(_NUMBERED, 0.9, "", _count_up),
+    Form(_GREPPED, 0.9, "", _count_up),
+    Form(_QUOTED, 0.8, "", _are_pods),
+    Form(_INDENTED, 0.8, "", _are_pods),
+    Form(_SRUN, 0.9, "task", _are_tasks, in_a_row=True),
+    Form(_HYDRA, 0.9, "task", _are_several_tasks),
+    Form(_BARE_LOCAL, 0.8, "local_rank", _are_tasks, in_a_row=True),
+    Form(_ROLE_RANK, 0.6, "local_rank", _are_tasks),
+    Form(_TORCHX, 0.8, "local_rank", _are_tasks),
+    Form(_HOST, 0.6, "host", _are_hosts, in_a_row=True),
+    Form(_COMPOSE, 0.8, "host", _are_pods),
+    Form(_STERN, 0.8, "host", _are_pods),
+    Form(_MILABENCH, 0.8, "host", _are_pods),
+)
+
+
+@dataclass(frozen=True)
+class Elected:
+    """A form that is a prefix in this log, with the names that it has there; another number in a name is another of the same."""
+
+    form: Form | None
+    regex: re.Pattern[str]
+    field: str
+    shapes: frozenset[str] = frozenset()
+
+    def match(self, body: str) -> re.Match[str] | None:
+        """The prefix of a line."""
+        match = self.regex.match(body)
+        return match if match and (not self.shapes or _shape(match[1]) in self.shapes) else None
+
+
+def elected(form: Form, bodies: Sequence[str]) -> Elected | None:
+    """The form with its names, where the lines speak for it."""
+    found = [form.regex.match(body) for body in bodies]
+    names = Counter(match[1] for match in found if match)
+    count = names.total()
+    if not (count and count >= form.share * len(bodies) and form.accept(names, count)):
+        names = Counter(_in_rows(found)) if form.in_a_row and count >= RUN else Counter()
+        if not names or not form.accept(names, names.total()):
+            return None
+    return Elected(form, form.regex, form.field, frozenset(map(_shape, names)))
+
+
+def _in_rows(found: Sequence[re.Match[str] | None]) -> Iterator[str]:
+    """The names in rows of lines that all have the prefix."""
+    row: list[str] = []
+    for match in (*found, None):
+        if match:
+            row.append(match[1])
+            continue
+        if len(row) >= RUN:
+            yield from row
+        row = []
+
+
+def site_labels(bodies: Sequence[str]) -> Elected | None:
+    """Labels that nobody knows: the same text but for its numbers before most lines, also before what only begins a line."""
+    votes: Counter[str] = Counter()
+    for body in bodies:
+        if body[0] != "{" and (match := _BEGINS.search(body, 1, MAX_LABEL + 40)) and match.start() <= MAX_LABEL:
+            label = body[: match.start()]  # behind it the line may be indented
+            votes[_shape(label if label[-2:].strip() else f"{label.rstrip()} ")] += 1
+    labels = []
+    for label, _ in votes.most_common(MAX_LABELS):
+        if label.strip() and label.strip()[-1:].isprintable() and not anchors_in(label):
+            labels.append(re.sub("0", r"\\d+", re.escape(label)))
+    if not labels:
+        return None
+    regex = re.compile("(?:" + "|".join(sorted(labels, key=len, reverse=True)) + ")")
+    found = [regex.match(body) for body in bodies]
+    is_usual = sum(map(bool, found)) >= max(2, _LABEL_SHARE * len(bodies)) or _longest_row(found) >= RUN
+    return Elected(None, regex, "") if is_usual else None
+
+
+def _longest_row(found: Sequence[re.Match[str] | None]) -> int:
+    longest = row = 0
+    for match in found:
+        row = row + 1 if match else 0
+        longest = max(longest, row)
+    return longest
+
+
+def _shape(text: str) -> str:
+    return re.sub(r"\d+", "0", text)
+
 
 MAX_DEPTH = 10
 MAX_SAMPLE = 2000
-MAX_BAR_CHARS = 400
 
 _TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?|rank(\d{1,7}): ")
 _PRINTED_RANK = re.compile(r"\[rank(?:: |=)(\d{1,7})\]:? ")
@@ -41,37 +197,6 @@ _UCX = re.compile(r"\[([\w.-]{1,80}):(\d{1,9}) {0,8}:\d{1,4}(?::\d{1,9})?\] ")
 _LOGGER_TIME = re.compile(
     r"(?:\[(?:NeMo )?[DIWEFC] ?(?=\d)|\[[A-Za-z][\w|.: -]{0,60}\][ :]{0,3}|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]{1,4})(?=\[?\d)\[?"
 )
-_GLUED = re.compile(
-    r"\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d]| )|\[[DIWEFC](?:\d{3,4} [\d:.]+)? \w+\.(?:cpp|cc|cu|h|hpp):\d+\]"
-)
-_RAN_INTO = re.compile(
-    r"(?<=[^\s(\[{<\"'=,:])(?:\[rank\d{1,7}\]: |\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d])|\[default\d{1,5}\]:)"
-)
-_BAR = re.compile(r"\d%\||\d(?:it|ex|examples)? ?\[\d|(?:it/s|s/it|/s)\]?$|\?\]$")
-
-
-@dataclass(slots=True)
-class Head:
-    """What the prefixes of one line tell. `body`: the line without them; `stamps`: its times, the outermost first.
-
-    `torch_ranks`: ranks in torch's own form, the outermost first; the innermost is global. `rank`: a global rank told in
-    another form. `task`: number of the launcher's task (mpirun, srun), a rank where a task is one. `local_rank` counts
-    within a node; `tensor_rank` within a tensor-parallel group, `replica` numbers these groups, or parts of one. `taken`: the elected forms that were taken off, as bits.
-    """
-
-    body: str
-    torch_ranks: list[int] = field(default_factory=list)
-    rank: int | None = None
-    task: int | None = None
-    local_rank: int | None = None
-    tensor_rank: int | None = None
-    replica: int | None = None
-    host: str = ""
-    pid: int | None = None
-    device: int | None = None
-    nccl_host: str = ""
-    stamps: list[Stamp] = field(default_factory=list)
-    taken: int = 0
 
 
 _CLOCK_SHARE = 0.8
@@ -187,19 +312,6 @@ class PrefixReader:
             head.stamps.append(found[0])
         if ".py:" in body and (match := _ICEFALL.search(body, 0, _MOST_HEAD)):
             head.rank = int(match[1])
-
-
-def split_glued(body: str) -> tuple[str, str]:
-    """A progress bar, or what another process wrote, and the message that a rank wrote behind it on the same line; else ("", the line)."""
-    if "]:" in body and (match := _RAN_INTO.search(body)):
-        return body[: match.start()].rstrip(), body[match.start() :]
-    if "%|" not in body and "it/s" not in body and "s/it" not in body and "/s]" not in body:
-        return "", body
-    for match in _GLUED.finditer(body):
-        start = match.start()
-        if start and _BAR.search(body, max(0, start - MAX_BAR_CHARS), start):
-            return body[:start].rstrip(), body[start:]
-    return "", body
 
 
 def _is_clock(found: tuple[Stamp, int] | None) -> bool:

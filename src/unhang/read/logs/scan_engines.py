@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import islice
 from typing import Any, Protocol
@@ -306,3 +307,53 @@ def _found(
         found.setdefault(bisect_right(begins, place) - 1, {})[words[number]] = None
     for line, here in found.items():
         yield first + line, tuple(here)
+
+
+_NEWLINE = re.compile(rb"\n")
+
+
+class Newlines:
+    """The ends of the lines in the first `end` bytes. With numpy it writes to `scratch`, if there is one: fresh memory costs more than the work."""
+
+    def __init__(self, data: bytes, end: int, scratch: npt.NDArray[np.bool_] | None = None) -> None:
+        self._data, self._end = data, end
+        self._is_there: npt.NDArray[np.bool_] | None = None
+        if has_numpy():
+            found = np.empty(end, np.bool_) if scratch is None or len(scratch) < end else scratch[:end]
+            self._is_there = np.equal(np.frombuffer(data, np.uint8, end), 10, out=found)
+
+    def count(self, begin: int, end: int) -> int:
+        """How many there are between two places."""
+        if self._is_there is None:
+            return self._data.count(b"\n", begin, end)
+        return int(np.count_nonzero(self._is_there[begin:end]))
+
+    def places(self) -> Sequence[int] | npt.NDArray[np.intp]:
+        """Where they are."""
+        if self._is_there is None:
+            return [match.start() for match in _NEWLINE.finditer(self._data, 0, self._end)]
+        return np.flatnonzero(self._is_there)
+
+
+_CHARS = 4
+
+
+class AnchorIndex:
+    """Texts by the four characters with which they begin."""
+
+    def __init__(self, anchors: Iterable[str]) -> None:
+        found: dict[str, list[str]] = {}
+        for anchor in sorted(anchors, key=lambda a: (-len(a), a)):
+            found.setdefault(anchor[:_CHARS], []).append(anchor)
+        self._short = [gram for gram in found if len(gram) < _CHARS]
+        self._grams = {tuple(gram): anchors for gram, anchors in found.items() if len(gram) == _CHARS}
+
+    def anchors_in(self, line: str) -> Sequence[str]:
+        """The texts that a line holds, in the order in which they begin; some of them several times."""
+        places = [(place, anchor) for anchor in self._short if (place := line.find(anchor)) >= 0]
+        grams = zip(line, line[1:], line[2:], line[3:], strict=False)
+        for place, anchors in enumerate(map(self._grams.get, grams)):
+            if anchors is not None:
+                places.extend((place, anchor) for anchor in anchors if line.startswith(anchor, place))
+        places.sort(key=lambda found: found[0])
+        return [anchor for _, anchor in places]

@@ -16,11 +16,10 @@ from typing import IO, Any
 
 from unhang.errors import UnreadableInput
 from unhang.model import Source
-from unhang.read.document import MAX_BYTES as MAX_DOCUMENT
-from unhang.read.document import without_advice
 from unhang.read.dumps.archive import MAX_ARCHIVE_BYTES, compression, decompressing, is_broken, too_large
 from unhang.read.files import regular_size, unreadable
-from unhang.read.logs.decode import numbered_lines
+from unhang.read.logs.decode import MAX_BYTES as MAX_DOCUMENT
+from unhang.read.logs.decode import numbered_lines, without_advice
 from unhang.read.logs.scan import Read, scan
 from unhang.read.output_log import OutputLog, lines_of, parse_lines
 

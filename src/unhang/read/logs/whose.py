@@ -1,11 +1,12 @@
-"""Which global rank a line belongs to, from all that the prefixes of a log's lines tell together."""
+"""What the prefixes of a log's lines tell, and which global rank each line belongs to by all of them together."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from unhang.read.logs.prefix import Head
+from unhang.read.logs.clock import Stamp
 
 _NCCL_RANK = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7})\b")
 _OWN_RANK = re.compile(r"\[Rank (\d{1,7})\]")
@@ -326,3 +327,27 @@ def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:
         found[host, pid, device] = rank
     found.update({who: ranks[0] for who, ranks in processes.items() if len(ranks) == 1})
     return found
+
+
+@dataclass(slots=True)
+class Head:
+    """What the prefixes of one line tell. `body`: the line without them; `stamps`: its times, the outermost first.
+
+    `torch_ranks`: ranks in torch's own form, the outermost first; the innermost is global. `rank`: a global rank told in
+    another form. `task`: number of the launcher's task (mpirun, srun), a rank where a task is one. `local_rank` counts
+    within a node; `tensor_rank` within a tensor-parallel group, `replica` numbers these groups, or parts of one. `taken`: the elected forms that were taken off, as bits.
+    """
+
+    body: str
+    torch_ranks: list[int] = field(default_factory=list)
+    rank: int | None = None
+    task: int | None = None
+    local_rank: int | None = None
+    tensor_rank: int | None = None
+    replica: int | None = None
+    host: str = ""
+    pid: int | None = None
+    device: int | None = None
+    nccl_host: str = ""
+    stamps: list[Stamp] = field(default_factory=list)
+    taken: int = 0

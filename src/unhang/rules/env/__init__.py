@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from unhang.model import EvidenceLine, Finding, Fix, Location
 from unhang.model.findings import WRONG
-from unhang.read.environment.settings import Assignment, Launch, Settings
+from unhang.read.environment import Assignment, Launch, Settings
 from unhang.rules.env.known import (
     AGAINST,
     USELESS,

@@ -9,16 +9,7 @@ from pathlib import PurePath
 from typing import NamedTuple, TypeGuard
 
 from unhang.model import EvidenceLine, Finding, Fix, Location
-from unhang.read.environment.settings import (
-    STRICT,
-    Assignment,
-    Settings,
-    Variable,
-    beliefs,
-    tables,
-    variables,
-    whose_variable,
-)
+from unhang.read.environment import STRICT, Assignment, Settings, Variable, beliefs, tables, variables, whose_variable
 
 # What is said of environment variables: why it is wrong, where it is set, what to do, how to take it back.
 

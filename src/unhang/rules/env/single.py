@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from unhang.model import Fix
-from unhang.read.environment.settings import Assignment, Settings
+from unhang.read.environment import Assignment, Settings
 from unhang.rules.env.known import HARMFUL, USELESS, VALUE, WITHOUT, Opinion, instead, is_off, is_on, number, without
 
 _BYTES_PER_ENTRY = 520

@@ -13,9 +13,9 @@ from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
+from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
-from unhang.read.logs.patterns import matches
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import (

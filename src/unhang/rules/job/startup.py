@@ -12,7 +12,7 @@ from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, RankEvidence
-from unhang.read.logs.events import kinds_in
+from unhang.read.logs import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule

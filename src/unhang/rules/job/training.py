@@ -18,7 +18,7 @@ from unhang.analyze.program_facts import (
 )
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, Location, LogEvent, LogLine, Reading
-from unhang.model.rank_sets import name_ranks
+from unhang.model.findings import name_ranks
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.log_lines import found_in, quote
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Reading
 from unhang.model.evidence import Value
-from unhang.read.environment.settings import Assignment, Settings, in_scope
+from unhang.read.environment import Assignment, Settings, in_scope
 from unhang.rules.base import Found, rule
 from unhang.rules.env import judge_settings
 from unhang.rules.job.environment import MUST_AGREE

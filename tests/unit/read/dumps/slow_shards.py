@@ -9,8 +9,8 @@ from made_dumps import dump, entry, pickled
 
 from unhang.errors import UnreadableInput
 from unhang.model import CollectiveTable, TableBuilder, Unavailable
+from unhang.read.dumps import DumpFile, RankDump, Shard
 from unhang.read.dumps.objects import RecordedCalls, add_calls, load, lost_entries
-from unhang.read.dumps.shard import DumpFile, RankDump, Shard
 
 NAMES = ("nccl:all_reduce", "nccl:broadcast", "nccl:all_gather")
 

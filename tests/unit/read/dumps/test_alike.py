@@ -15,8 +15,8 @@ from slow_shards import resolved
 from test_decode import assert_same, memo_variants
 from torch_pickles import FRAMES, regular_dumps, torch_pickled
 
+from unhang.read.dumps import DumpFile, merge
 from unhang.read.dumps.decode import decode_shard
-from unhang.read.dumps.shard import DumpFile, merge
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 

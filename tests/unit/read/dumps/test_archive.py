@@ -21,10 +21,9 @@ from made_dumps import dump, entry, pickled
 from test_locate import DUMP, JSON, LONG_AGO, notes, put
 
 from unhang.errors import UnreadableInput
-from unhang.read.dumps import archive
+from unhang.read.dumps import DumpFile, archive
 from unhang.read.dumps.archive import decompress
 from unhang.read.dumps.locate import locate, read_dump
-from unhang.read.dumps.shard import DumpFile
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data,

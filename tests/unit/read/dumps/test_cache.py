@@ -14,9 +14,8 @@ from made_dumps import dump, entry, pickled
 from slow_shards import resolved, slow_shard, spoil, write_dumps
 
 from unhang.model import Unavailable
-from unhang.read.dumps import reader
+from unhang.read.dumps import DumpFile, Shard, reader
 from unhang.read.dumps.reader import CacheEntry
-from unhang.read.dumps.shard import DumpFile, Shard
 
 
 @pytest.fixture

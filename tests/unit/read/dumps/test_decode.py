@@ -20,12 +20,11 @@ from torch_pickles import FRAMES, odd_dumps, regular_dumps, torch_pickled
 
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, Unavailable, join
-from unhang.read.dumps import decode
+from unhang.read.dumps import DumpFile, Shard, decode
 from unhang.read.dumps.decode import decode_shard
 from unhang.read.dumps.engine import LocalEngine, run_all
 from unhang.read.dumps.layouts import Layout, keys_of
 from unhang.read.dumps.objects import decode_objects
-from unhang.read.dumps.shard import DumpFile, Shard
 
 FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 COUNTS = st.sampled_from([None, 1, 3, 64])

@@ -22,9 +22,9 @@ from tests.slowness import slowness
 
 from unhang.errors import UnhangError
 from unhang.model import Unavailable
+from unhang.read.dumps import DumpFile, Shard, merge
 from unhang.read.dumps import engine as engine_module
 from unhang.read.dumps.engine import LocalEngine, plan, run_all
-from unhang.read.dumps.shard import DumpFile, Shard, merge
 
 ATTACK = "it is damaged or an attack"
 
@@ -176,7 +176,7 @@ def test_an_interrupt_ends_the_workers_at_once(tmp_path: Path, request: pytest.F
 ORPHAN = """
 import os, sys, time
 from unhang.read.dumps.engine import LocalEngine, run_all
-from unhang.read.dumps.shard import DumpFile, Shard
+from unhang.read.dumps import DumpFile, Shard
 def task(files):
     os.write(1, f"{os.getpid()}\\n".encode())  # at once, so that two of them do not mix
     if files[0].rank:

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.read.made_dumps import dump, entry
 
 from unhang.model import CallState, ProcessGroup
+from unhang.read.dumps import DumpFile, complete_batches
 from unhang.read.dumps.decode import decode_shard
 from unhang.read.dumps.head import match_status
 from unhang.read.dumps.objects import decode_objects
-from unhang.read.dumps.shard import DumpFile, complete_batches
 
 FILE = DumpFile(0, "x")
 

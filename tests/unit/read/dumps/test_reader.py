@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from unhang.read.dumps import reader
-from unhang.read.dumps.shard import DumpFile, Shard
+from unhang.read.dumps import DumpFile, Shard, reader
 
 LITTLE, MUCH = 1 << 10, 300 << 10
 asked: list[int | None] = []

@@ -7,16 +7,7 @@ from dataclasses import replace
 import pytest
 
 from unhang.model import CallState, CollectiveTable, ProcessGroup, TableBuilder
-from unhang.read.dumps.shard import (
-    DumpFile,
-    RankDump,
-    Shard,
-    observed_hang,
-    stale_ranks,
-    unify_groups,
-    unseen,
-    world_size,
-)  # fmt: skip
+from unhang.read.dumps import DumpFile, RankDump, Shard, observed_hang, stale_ranks, unify_groups, unseen, world_size
 
 S = 1_000_000_000
 BEGAN = 1_795_000_000 * S

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from unhang.model import CollectiveCall, CollectiveTable
-from unhang.read.dumps import decode
+from unhang.read.dumps import DumpFile, Shard, decode
 from unhang.read.dumps.decode import decode_shard
-from unhang.read.dumps.shard import DumpFile, Shard
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 
