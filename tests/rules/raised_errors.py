@@ -13,7 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 _ONE = nn.Parameter(torch.ones(()))
 _NET = nn.Linear(2, 2)
@@ -487,7 +494,11 @@ def tensor_in_json() -> None:
 
 def loop_runs_already() -> None:
     async def main() -> None:
-        asyncio.run(asyncio.sleep(0))
+        waiting = asyncio.sleep(0)
+        try:
+            asyncio.run(waiting)
+        finally:
+            waiting.close()
 
     asyncio.run(main())
 
@@ -632,7 +643,12 @@ def nothing__checkpoint_size(folder: Path) -> None:
 
 
 def mask_dtype() -> None:
-    F.scaled_dot_product_attention(torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4), attn_mask=torch.ones(2, 2, dtype=torch.int64))
+    F.scaled_dot_product_attention(
+        torch.ones(1, 1, 2, 4),
+        torch.ones(1, 1, 2, 4),
+        torch.ones(1, 1, 2, 4),
+        attn_mask=torch.ones(2, 2, dtype=torch.int64),
+    )
 
 
 def half_and_float__attention() -> None:
@@ -825,10 +841,6 @@ def loader_used_up() -> None:
 
 def nothing__stop_iteration_raised() -> None:
     raise StopIteration
-
-
-def no_launcher() -> None:
-    {"PATH": ""}["LOCAL_RANK"]
 
 
 def nothing__another_key() -> None:

@@ -16,7 +16,9 @@ from unhang.model import Frame, RaisedError, user_frames
 from unhang.rules.error_remedies import all_rows, of_error, rows_for
 from unhang.testing import log_case, make_case
 
-_FUNCTIONS = [f for f in vars(raised_errors).values() if inspect.isfunction(f) and f.__module__ == raised_errors.__name__]
+_FUNCTIONS = [
+    f for f in vars(raised_errors).values() if inspect.isfunction(f) and f.__module__ == raised_errors.__name__
+]
 _RAISES = [f for f in _FUNCTIONS if not f.__name__.startswith("_")]
 _TEXT = (Path(__file__).with_name("error_examples.txt")).read_text(encoding="utf-8").splitlines()
 _EXAMPLES = [tuple(line.split(" :: ", 1)) for line in _TEXT if not line.startswith("#")]
@@ -35,9 +37,9 @@ def _example(text: str) -> RaisedError:
 
 @pytest.mark.parametrize("function", _RAISES, ids=lambda f: f.__name__)
 def test_what_libraries_raise_has_its_row(function: Callable[..., object], tmp_path: Path) -> None:
-    with warnings.catch_warnings(), pytest.raises(BaseException) as raised:  # noqa: PT011
-        warnings.simplefilter("ignore")
-        function(*([tmp_path] if inspect.signature(function).parameters else []))
+    given = [tmp_path] if inspect.signature(function).parameters else []
+    with warnings.catch_warnings(action="ignore"), pytest.raises(BaseException) as raised:  # noqa: PT011
+        function(*given)
     frames = tuple(Frame(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_tb(raised.tb)))
     error = RaisedError(raised.type.__name__, str(raised.value), 0, frames)
     found = [row.name for row in rows_for(error, next(iter(user_frames(frames)), None))]
@@ -79,10 +81,30 @@ def _program(folder: Path, text: str, line: int) -> Frame:
 
 def test_a_place_in_the_program_is_named(tmp_path: Path) -> None:
     text = "with torch.inference_mode():\n    table = make()\ndef main():\n    loss = model(table)\n"
-    fix = of_error(_example("RuntimeError: Inference tensors cannot be saved for backward."), _program(tmp_path, text, 4))
+    fix = of_error(
+        _example("RuntimeError: Inference tensors cannot be saved for backward."), _program(tmp_path, text, 4)
+    )
     assert fix is not None
     assert fix.advice.startswith("# train.py:1: `with torch.inference_mode():`: what is made there")
-    assert "used again at train.py:4" in fix.advice
+    assert "where the tensor that train.py:4 uses was made" in fix.advice
+
+
+def test_a_line_that_freezes_is_named(tmp_path: Path) -> None:
+    text = "net.requires_grad_(True)\nhead.requires_grad_(False)\nloss.backward()\n"
+    fix = of_error(
+        _example("RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"),
+        _program(tmp_path, text, 3),
+    )
+    assert fix is not None
+    assert "# train.py:2: `head.requires_grad_(False)`: what it freezes" in fix.advice
+    assert "toggle" not in fix.advice
+
+
+def test_a_method_of_another_library_is_no_load_of_torch(tmp_path: Path) -> None:
+    error = _example(dict(_EXAMPLES)["saved-on-a-device"])
+    fix = of_error(error, _program(tmp_path, "x = json.load(f)\ny = torch.load(path)\n", 2))
+    assert fix is not None
+    assert fix.advice.startswith("# train.py:2: `y = torch.load(path)`\n")
 
 
 def test_two_places_are_not_guessed_between(tmp_path: Path) -> None:
@@ -137,5 +159,7 @@ def test_a_log_gets_it_as_well() -> None:
     found = judge_case(case).diagnosis.findings[0]
     assert (found.rule, found.culprit_ranks) == ("user-exception", (2,))
     assert found.fixes[0].advice == "loss.mean().backward()   # train.py:88"
-    alone = judge_case(log_case("RuntimeError: grad can be implicitly created only for scalar outputs\n")).diagnosis.findings
+    alone = judge_case(
+        log_case("RuntimeError: grad can be implicitly created only for scalar outputs\n")
+    ).diagnosis.findings
     assert alone[0].fixes[0].advice == "loss.mean().backward()   # the line that raises"

@@ -105,7 +105,9 @@ def _fix(fields: Mapping[str, Any], text: str, frame: Frame | None) -> Fix:
     return Fix(
         title=filled(fields["title"], words),
         verify=fields.get("verify", _VERIFY),
-        advice="\n".join(t for line in lines if not _UNKNOWN.search(_known(line, words)) for t in [filled(line, words)]),
+        advice="\n".join(
+            t for line in lines if not _UNKNOWN.search(_known(line, words)) for t in [filled(line, words)]
+        ),
         command=filled(fields.get("command", ""), words),
         setting=fields.get("setting", ""),
         undo=fields.get("undo", _UNDO),
@@ -130,20 +132,28 @@ def _places(fields: Mapping[str, Any], frame: Frame) -> Iterator[tuple[str, Fram
 
 
 def _one_call(folder: str, asked: str) -> Frame | None:
-    """The one line of the program that calls one of `A|b.C`, of `... without argument` only those that do not give it."""
+    """The one line of the program that calls one of `A|b.C|d(False)`, of `... without argument` only those that do not give it."""
     names, _, argument = asked.partition(" without ")
     wanted = set(names.split("|"))
+    last = {name.partition("(")[0].rpartition(".")[2] for name in wanted}
     calls = [
         (path, n)
         for path in program_files(folder)
         for n in nodes_of(path)
-        if isinstance(n, ast.Call) and not wanted.isdisjoint((last_name(n.func), ast.unparse(n.func)))
+        if isinstance(n, ast.Call)
+        and (name := last_name(n.func)) in last
+        and not wanted.isdisjoint(_ways_to_write(n, name))
     ]
     given = [{k.arg for k in n.keywords} for _, n in calls]
     found = {
         frame_at(path, n.lineno) for (path, n), own in zip(calls, given, strict=True) if not own & {argument, None}
     }
     return found.pop() if len(found) == 1 else None
+
+
+def _ways_to_write(call: ast.Call, name: str) -> tuple[str, ...]:
+    """A call as a row may name it: by its last name, its whole one, or its last one with what it is given."""
+    return name, ast.unparse(call.func), f"{name}({', '.join(map(ast.unparse, call.args))})"
 
 
 def of_allocation(text: str, frame: Frame) -> Fix | None:
