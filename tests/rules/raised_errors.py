@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -923,3 +924,79 @@ def metric_without_samples() -> None:
     from torchmetrics.utilities.data import dim_zero_cat
 
     dim_zero_cat([])
+
+
+def _with_one_rank(call: Callable[[], object]) -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        call()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def ddp_devices() -> None:
+    _with_one_rank(lambda: nn.parallel.DistributedDataParallel(_net(), device_ids=[0]))
+
+
+def ddp_many_devices() -> None:
+    _with_one_rank(lambda: nn.parallel.DistributedDataParallel(_net(), device_ids=[0, 1]))
+
+
+def ddp_lazy_modules() -> None:
+    _with_one_rank(lambda: nn.parallel.DistributedDataParallel(nn.LazyLinear(2)))
+
+
+def sync_batch_norm_on_host() -> None:
+    _with_one_rank(lambda: nn.SyncBatchNorm(2)(torch.ones(2, 2)))
+
+
+def batch_of_none() -> None:
+    DataLoader([1], batch_size=0)
+
+
+def sampler_without_epoch() -> None:
+    DataLoader([1]).sampler.set_epoch(1)
+
+
+def batch_moved_whole() -> None:
+    [torch.ones(1)].to("cpu")
+
+
+def ragged_list() -> None:
+    torch.tensor([[1, 2], [1]])
+
+
+def scheduler_verbose() -> None:
+    torch.optim.lr_scheduler.StepLR(torch.optim.SGD([_ONE]), 1, verbose=True)
+
+
+def written_in_another_dtype() -> None:
+    torch.ones(2).scatter_(0, torch.tensor([0]), torch.ones(1).half())
+
+
+def written_in_another_dtype__index() -> None:
+    torch.ones(2)[torch.tensor([0])] = torch.ones(1).half()
+
+
+def index_dtype() -> None:
+    torch.ones(2).gather(0, torch.ones(1))
+
+
+def index_dtype__float() -> None:
+    torch.ones(2)[torch.ones(1)]
+
+
+def minus_of_bool() -> None:
+    1 - torch.tensor([True])
+
+
+def gradient_of_integers() -> None:
+    nn.Parameter(torch.tensor([1]))
+
+
+def mean_of_integers() -> None:
+    torch.tensor([1]).mean()
+
+
+def reduced_empty__item() -> None:
+    torch.ones(0).item()

@@ -73,6 +73,19 @@ def test_a_message_alone_is_told_in_whole_words(row: str, text: str) -> None:
     assert not any(word in told for word in ("{spot}", "{line}", "_line}", "``", ": ``")), told
 
 
+@pytest.mark.parametrize(("row", "text"), [e for e in _EXAMPLES if e[0] != "none"], ids=lambda part: part[:24])
+def test_no_other_rule_hides_the_remedy(row: str, text: str) -> None:
+    error = _example(text)
+    lines = (*(f'  File "{f.file}", line 7, in run\n    call()' for f in error.frames), error.text)
+    head = ("Traceback (most recent call last):", '  File "/app/train.py", line 88, in main', "    step()")
+    log = "".join(f"[rank2]: {line}\n" for line in "\n".join((*head, *lines)).splitlines())
+    found = judge_case(log_case(log)).diagnosis.findings[0]
+    assert found.rule in ("user-exception", "known-message")
+    shown = of_error(error, Frame("/app/train.py", 88, "main"))
+    assert shown is not None
+    assert found.fixes[0].title == shown.title, row
+
+
 def _program(folder: Path, text: str, line: int) -> Frame:
     file = folder / "train.py"
     file.write_text(text)
