@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from unhang.cli.main import COMMANDS, Context, cli
+from unhang.rules.error_remedies import all_rows
 from unhang.rules.registry import all_rules
 
 ROOT = Path(__file__).parents[1] / "src" / "unhang"
@@ -31,6 +32,11 @@ def of_cards() -> Iterator[str]:
         for fix in rule.card.fixes.values():
             parts = (fix.title, f"verify: {fix.verify}" if fix.verify else "", f"undo: {fix.undo}" if fix.undo else "")
             yield "    * " + " | ".join(part for part in parts if part)
+
+
+def of_remedies() -> Iterator[str]:
+    """Titles of the fixes of exceptions, with their slots."""
+    yield from (f"    {row.name}: {row.fields['title']}" for row in all_rows())
 
 
 def _text(node: ast.AST) -> str:
@@ -88,7 +94,18 @@ def _commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 def text() -> str:
     """The whole file."""
     return (
-        "\n".join(("Words of the rules", *of_cards(), "\n\nErrors and notices", *of_code(), "\n\nHelp", *of_help()))
+        "\n".join(
+            (
+                "Words of the rules",
+                *of_cards(),
+                "\n\nRemedies of exceptions\n",
+                *of_remedies(),
+                "\n\nErrors and notices",
+                *of_code(),
+                "\n\nHelp",
+                *of_help(),
+            )
+        )
         + "\n"
     )
 
