@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from unhang.cli.main import COMMANDS, Context, cli
+from unhang.rules.error_remedies import all_rows
 from unhang.rules.known_waits import known_waits
 from unhang.rules.registry import all_rules
 
@@ -35,6 +36,11 @@ def of_cards() -> Iterator[str]:
     yield "\nwaits in libraries"
     for row in known_waits():
         yield f"    * {row.fix.title} | verify: {row.fix.verify} | undo: {row.fix.undo}"
+
+
+def of_remedies() -> Iterator[str]:
+    """Titles of the fixes of exceptions, with their slots."""
+    yield from (f"    {row.name}: {row.fields['title']}" for row in all_rows())
 
 
 def _text(node: ast.AST) -> str:
@@ -92,7 +98,18 @@ def _commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 def text() -> str:
     """The whole file."""
     return (
-        "\n".join(("Words of the rules", *of_cards(), "\n\nErrors and notices", *of_code(), "\n\nHelp", *of_help()))
+        "\n".join(
+            (
+                "Words of the rules",
+                *of_cards(),
+                "\n\nRemedies of exceptions\n",
+                *of_remedies(),
+                "\n\nErrors and notices",
+                *of_code(),
+                "\n\nHelp",
+                *of_help(),
+            )
+        )
         + "\n"
     )
 

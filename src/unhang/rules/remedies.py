@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from unhang.analyze.decisions import (
     optional_output,
     partial_log,
     received_of_anybody,
-    returns_none,
     switched_mode,
     unsynced_monitor,
 )
@@ -321,47 +319,6 @@ def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
         advice=f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
         f"{retries}   # over {below.function}() instead, {inner}: it makes none, so one rank can call it once more",
         verify=_SEE,
-        undo=_UNDO,
-    )
-
-
-_OWNER_GONE = re.compile(r"\bOwnerDiedError\b")
-_NONE_FROM_STEP = re.compile(r"Skipping the `training_step` by returning None")
-_ALLOCATION = re.compile(r"tried to allocate (\d+) bytes")
-_NO_MACHINE_HAS = 2**43
-
-
-def of_message(text: str, frame: Frame | None) -> Fix | None:
-    """For an exception that tells of more than it says: a step of Lightning without a loss, an allocation that no machine could give."""
-    if frame is None:
-        return None
-    if _NONE_FROM_STEP.search(text):
-        place = returns_none(str(Path(frame.file).parent), "training_step")
-        where = f"# {w.spot(place)}, in place of `{line_text(place.file, place.line)}`\n" if place is not None else ""
-        return Fix(
-            title="Return a loss of zero that hangs on all parameters, in place of None",
-            advice=f"{where}return sum((p * 0).sum() for p in self.parameters())   # the rank takes part in backward, with gradients of zero",
-            verify="unhang run -- <the same command>: outcome clean",
-            undo=_UNDO,
-        )
-    if _OWNER_GONE.search(text):
-        return Fix(
-            title="Keep the value, not its reference: an object of Ray is gone with the process that made it",
-            advice=f"# {w.spot(frame)} asks for an object whose owner has ended. Where the reference is put away for later:\n"
-            "value = ray.get(ref)   # while its owner lives; keep the value\n"
-            "# or ref = ray.put(ray.get(ref)), by which it is of the process that keeps it",
-            verify="unhang run -- <the same command>: outcome clean",
-            undo=_UNDO,
-        )
-    size = _ALLOCATION.search(text)
-    if size is None or int(size[1]) < _NO_MACHINE_HAS:
-        return None
-    items, line = int((int(size[1]) / 4) ** 0.5), line_text(frame.file, frame.line)
-    return Fix(
-        title=f"Bound what comes in at {w.spot(frame)}: no machine has {int(size[1]) / 1e12:.0f} TB",
-        advice=f"# `{line}`\n# asks for {items:,} by {items:,} numbers: this item is far longer than others, or in another unit. Where it is read, on this rank as on all:\n"
-        "if len(item) > most:   # what the others have at most\n    item = item[torch.randperm(len(item))[:most]]",
-        verify="unhang run -- <the same command>: outcome clean",
         undo=_UNDO,
     )
 

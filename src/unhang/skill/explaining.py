@@ -15,7 +15,7 @@ from unhang.diagnosis import judge_case
 from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.lint.cards import code_of
 from unhang.lint.report import card_json, card_text
-from unhang.model import CAUSES, Case, LogEvent
+from unhang.model import CAUSES, Case, Fix, LogEvent, RaisedError
 from unhang.read.environment import Assignment, Settings
 from unhang.read.logs import all_patterns
 from unhang.read.logs.case import case_of_outputs, log_case
@@ -23,6 +23,7 @@ from unhang.read.logs.catalogue import emitter_of, whole
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id
+from unhang.rules.error_remedies import of_error
 from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
 from unhang.show.explain_text import KnownAdvice, KnownLine, KnownVariable, Lines, Message
@@ -103,7 +104,24 @@ def explained(word: str, commands: Sequence[str]) -> tuple[str, str, Mapping[str
         if is_name or os.path.exists(word) or word == "-" or not (topics := topics_on(word)):
             raise
         return "topics", topics_text(topics), topics_json(topics)
-    return "lines", show.lines_text(lines), show.lines_json(lines)
+    remedy, fields = _remedy_of(word), show.lines_json(lines)
+    if remedy is None:
+        return "lines", show.lines_text(lines), fields
+    told = "\n".join(f"  {line}" for line in (remedy.title, *remedy.change.splitlines()))
+    return (
+        "lines",
+        f"{show.lines_text(lines)}\nWhat mends it\n{told}\n",
+        fields | {"remedy": {"title": remedy.title, **remedy.changes}},
+    )
+
+
+def _remedy_of(word: str) -> Fix | None:
+    """What mends an exception that is given as one line, `RuntimeError: ...`, where that is established."""
+    found = _EXCEPTION.search(word)
+    if found is None or "\n" in word.strip():
+        return None
+    kind, _, message = word[found.start() :].partition(": ")
+    return of_error(RaisedError(kind, message, 0, ()), None)
 
 
 def _lines_of(word: str) -> Lines:

@@ -18,6 +18,7 @@ from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
+from unhang.rules.error_remedies import of_allocation, of_error
 from unhang.rules.failure import (
     FD_EXHAUSTED,
     GPU_OOM,
@@ -54,7 +55,6 @@ from unhang.rules.log_lines import (
     ranks_in,
     ranks_of_pids,
 )
-from unhang.rules.remedies import of_message
 
 _WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
@@ -212,7 +212,7 @@ def host_out_of_memory(s: Situation) -> Found | None:
         killed = "killed by signal" in first.text
         by_somebody = killed_by_somebody(s, first) if killed else None
         found = by_somebody or found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
-        shown = of_message(first.text, first.frame)
+        shown = of_allocation(first.text, first.frame) if first.frame is not None else None
         return replace(found, cause="user-exception", fixes=(shown,)) if shown else found
     guess = _killed_while_loading(s) if first is None else ()
     return _killed(s, guess, 0.62, "guess") if guess else None
@@ -285,7 +285,7 @@ def user_exception(s: Situation) -> Found | None:
     if confidence < 0.5:
         return None
     words = {"type": first.error.type, "head": first.head}
-    fixes = (of_message(first.text, first.frame) or "mend", "no timeout")
+    fixes = (of_error(first.error, first.frame) or "mend", "no timeout")
     found = lost_exception(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found

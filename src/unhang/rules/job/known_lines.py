@@ -13,6 +13,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
 from unhang.rules.base import Found, Names, rule
+from unhang.rules.error_remedies import of_error
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
 from unhang.rules.log_lines import found_in, known_of, row_of_exception
 from unhang.rules.wording import name_ranks
@@ -76,7 +77,9 @@ def known_message(s: Situation) -> Found | None:
         if error is not first.error:
             first = replace(first, error=error, failures=())
         sure = 0.72 if first.failures else 0.5 if comes_late(s, first) else 0.68
-        found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=_fixes(row))
+        shown = of_error(error, first.frame)
+        fixes = (shown, "look") if shown is not None else _fixes(row)
+        found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=fixes)
         return replace(found, culprits=(), victims=()) if row.cause in _BETWEEN_RANKS else found
     if best is None:
         return _last_word_that_names_a_cause(s) if first is None else None
