@@ -67,6 +67,8 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         tested = a if b.const is None else b
         if tested.dep & NONE_BY_BATCH:
             return Value(LOSS, sort=TEST)
+        if tested.dep == LOCAL and tested.sort == TEST:  # what the handler of a signal leaves there
+            return tested
         if tested.sort == BATCH:
             return Value(OWN_BATCH, sort=TEST)
         if tested.dep & FAILED:

@@ -9,6 +9,7 @@ from unhang.lint import special
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Const, Expr, Op, Ref
 from unhang.lint.special import (
+    BESIDE,
     COMPARISONS,
     LENGTH,
     PADDED,
@@ -45,7 +46,7 @@ class Items(Expressions):
         at = self.value(index)
         if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
             return Value(RANK)  # a rank of the group that this one is in
-        if v.sort == OWN_KEYS:
+        if v.sort in (OWN_KEYS, BESIDE):
             return PLAIN
         if v.sort is not None and v.sort[0] == "table":
             return special.in_table(v.sort, at)

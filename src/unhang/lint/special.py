@@ -34,6 +34,7 @@ RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
 CERTAIN = ("certain",)  # a constant, whatever is asked beside it
 COUNT = ("count",)  # how many there are of something in the batch, or whether there are any
+BESIDE = ("beside",)  # what a thread puts into it is there sooner on one rank than on another
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly

@@ -9,6 +9,7 @@ from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, nodes_in
 from unhang.lint.special import (
     BATCH,
+    BESIDE,
     COLLECTED,
     COUNT,
     LENGTH,
@@ -214,8 +215,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if (
         name in ("items", "keys", "values")
         and base.sort is not None
-        and base.sort[0] in ("set", "param")
-        and not base.dep
+        and (base.sort == BESIDE or (base.sort[0] in ("set", "param") and not base.dep))
     ):
         return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
@@ -229,6 +229,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.sort is not None and base.sort[0] == "share":
         return base
     if full == "len":
+        if first.sort == BESIDE:
+            return Value(LOCAL)
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)
         if first.sort == PADDED:
