@@ -10,7 +10,7 @@ from unhang.lint.conditions import asks_for_others, asks_if_there, implied, is_c
 from unhang.lint.doubts import works
 from unhang.lint.filling import comprehension
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
-from unhang.lint.samplers import is_part_of, is_rounded_up
+from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     BATCH,
     CERTAIN,
@@ -284,6 +284,8 @@ class Expressions:
             return Value(sort=table)
         if is_agreed(values):
             return Value(sort=AGREED)
+        if is_filled_up(op, parts):
+            return Value(sort=PADDED)
         if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
             return joined._replace(sort=PADDED)
         if op in ("+", "-") and any(v.sort == ("set",) for v in values):

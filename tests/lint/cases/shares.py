@@ -274,3 +274,27 @@ def until_there_is_none(net, items):
 def of_the_first(net, items):
     for x in items if dist.get_rank() == 0 else []:
         dist.all_reduce(net(x))  # LNT110
+
+
+def fills_up_with_blanks(net, items, rank, world):
+    model = DDP(net)
+    mine = items[rank::world]
+    count = (len(items) + world - 1) // world
+    for batch in mine + [items[0]] * (count - len(mine)):
+        model(batch).sum().backward()
+
+
+def fills_up_in_place(net, items, rank, world):
+    model = DDP(net)
+    mine = items[rank::world]
+    count = (len(items) + world - 1) // world
+    mine += (count - len(mine)) * [items[0]]
+    for batch in mine:
+        model(batch).sum().backward()
+
+
+def adds_a_blank(net, items, rank, world):
+    model = DDP(net)
+    mine = items[rank::world]
+    for batch in mine + [items[0]] * world:
+        model(batch).sum().backward()  # LNT110
