@@ -24,7 +24,7 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.special import COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
+from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -140,6 +140,8 @@ def tells(test: Expr, v: Value) -> bool:
     """
     if not v.dep & DIFFERS or (v.dep & RANK and not v.dep & DATA and v.zero is not None and not v.group):
         return True  # `self.enabled = rank == 0`, before
+    if v.sort == BLOCK_LENGTH:
+        return True  # whoever asks so knows that some have nothing
     names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
         if any(n.endswith(".n") for n in names):

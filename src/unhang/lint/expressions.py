@@ -13,6 +13,7 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
 from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     BATCH,
+    BLOCK_LENGTH,
     CERTAIN,
     COLLECTED,
     COMPARISONS,
@@ -246,7 +247,10 @@ class Expressions:
             return self._bool(op, parts)
         if op == "not":
             v = self.value(parts[0])
-            v = as_test(parts[0], v) if v.dep == LOCAL or v.dep & NONE_BY_BATCH else v
+            is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == BLOCK_LENGTH
+            v = as_test(parts[0], v) if is_asked else v
+            if v.sort == BLOCK_LENGTH:
+                return v
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
                 return Value(const=False, sort=CERTAIN)

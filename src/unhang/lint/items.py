@@ -10,6 +10,7 @@ from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Const, Expr, Op, Ref
 from unhang.lint.special import (
     BESIDE,
+    BLOCK,
     COMPARISONS,
     LENGTH,
     PADDED,
@@ -77,7 +78,7 @@ class Items(Expressions):
             if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
-                return Value(v.dep, v.params, ("share", "block"))
+                return Value(v.dep, v.params, BLOCK if v.sort != PADDED else None)
             if (part := special.sort_of_slice(upper, step)) is not None:
                 return Value(v.dep, v.params, part)
             if v.sort is not None and v.sort[0] == "many":

@@ -43,6 +43,8 @@ REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
 SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
+BLOCK = ("share", "block")  # from what the rank says to what the rank says
+BLOCK_LENGTH = ("block length",)  # of such a part: of interest where the last ranks have nothing
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -98,6 +100,8 @@ def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
     if v.dep & NONE_BY_BATCH:
         return Value(LOSS, NO_PARAMS, TEST)
+    if v.sort == BLOCK_LENGTH:
+        return Value(RANK, sort=BLOCK_LENGTH)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
     if v.dep & DIFFERS in (LOCAL, CHANCE):

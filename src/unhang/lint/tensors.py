@@ -10,6 +10,8 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, nodes_in
 from unhang.lint.special import (
     BATCH,
     BESIDE,
+    BLOCK,
+    BLOCK_LENGTH,
     COLLECTED,
     COUNT,
     LENGTH,
@@ -106,6 +108,7 @@ _KEEPS_SHARE = {
     "rename_column",
     "decode",
 }
+_LAST_BLOCK = ("share", "rest")
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
@@ -202,6 +205,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
     first = args[0] if args else PLAIN
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
+    if (full == "len" and first.sort == BLOCK) or (name == "numel" and base.sort in (BLOCK, _LAST_BLOCK)):
+        return Value(0, base.params | first.params, BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
     if name in known.COUNTS and is_ragged and base.dep & RANK:

@@ -54,7 +54,7 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
         return Value(OWN_BATCH, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
-    return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
+    return Value(0, mixed(*args).params, BLOCK if start.dep & stop.dep & RANK else None)
 
 
 def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:

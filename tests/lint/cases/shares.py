@@ -298,3 +298,49 @@ def adds_a_blank(net, items, rank, world):
     mine = items[rank::world]
     for batch in mine + [items[0]] * world:
         model(batch).sum().backward()  # LNT110
+
+
+def skips_an_empty_part(grad, rank, world):
+    size = -(-grad.numel() // world)
+    start = min(rank * size, grad.numel())
+    mine = grad[start : min(start + size, grad.numel())]
+    if mine.numel() == 0:
+        return  # LNT102
+    dist.all_reduce(mine)
+
+
+def works_on_a_part_that_is_there(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if len(mine) > 0:
+            dist.all_reduce(mine)  # LNT101
+
+
+def leaves_out_what_is_empty(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if not mine.numel():
+            continue  # LNT102
+        dist.all_reduce(mine)
+
+
+def works_alone_on_a_part(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if mine.numel() > 0:
+            mine.mul_(2)
+        dist.all_reduce(grad)
+
+
+def asks_how_large_a_part_is(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if mine.numel() > 1024:
+            dist.all_reduce(grad)
+
+
+def gathers_in_a_group(grads, rank, size, group):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if mine.numel() > 0:
+            dist.all_reduce(mine, group=group)
