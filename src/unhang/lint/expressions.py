@@ -19,6 +19,7 @@ from unhang.lint.special import (
     COMPARISONS,
     COUNT,
     LENGTH,
+    OWN_PATH,
     PADDED,
     PICKED,
     REST,
@@ -297,8 +298,8 @@ class Expressions:
         outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs and op == "dict":
             outs = []
-        if op == "str":
-            joined = joined._replace(dep=joined.dep & ~RANK)
+        if op == "str" or (op in ("/", "+") and OWN_PATH in (values[0].sort, values[-1].sort)):
+            return special.text_of(values, joined)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
         if is_rounded_up(op, parts) or (op in ("+", "*") and any(v.sort == ROUNDED_UP for v in values)):

@@ -40,6 +40,7 @@ PICKED = ("picked",)  # those of this rank's parameters that have something: whe
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
 ENDLESS = ("endless",)  # a generator that never ends
 REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
+OWN_PATH = ("own path",)  # with the number of the rank in it: a file that others do not look for
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
 SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
@@ -208,6 +209,12 @@ def is_a_rank(name: str, full: str) -> bool:
 def is_step(v: Value) -> bool:
     """Whether it may be the step of a slice by ranks."""
     return v.const is UNKNOWN or (isinstance(v.const, int) and v.const > 1)
+
+
+def text_of(values: list[Value], joined: Value) -> Value:
+    """A text or a path that is made of these."""
+    is_own = any(v.sort == OWN_PATH or (v.dep & RANK and not v.group) for v in values)
+    return joined._replace(dep=joined.dep & ~RANK, sort=OWN_PATH if is_own else None)
 
 
 def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | None:

@@ -10,6 +10,7 @@ from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
     BATCH,
+    BLOCK,
     ENDLESS,
     LENGTH,
     LOCAL_RANK,
@@ -24,6 +25,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import of_builtin
 from unhang.lint.values import (
     DATA,
+    LOCAL,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
@@ -49,6 +51,8 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     if stop.group and not start.dep:  # of a stage of a pipeline: what it does later, it has done before
         return PLAIN
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
+        return Value(UNEVEN, sort=("share", "range"))
+    if (start.dep ^ stop.dep) & LOCAL:  # from where this rank's own file has ended
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))
@@ -169,8 +173,8 @@ def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 
 SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
-    "range": _range, "math.ceil": _ceil, "len": _len, "set": _set, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
+    "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
+    "set": _set, "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

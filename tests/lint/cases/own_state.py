@@ -239,3 +239,54 @@ class Awaited:
         self.thread.join()
         if self.is_ready:
             dist.all_reduce(x)
+
+
+def begins_where_its_own_file_ends(folder, x):
+    step, path = 0, os.path.join(folder, f"state_{dist.get_rank()}.pt")
+    if os.path.exists(path):
+        step = torch.load(path)["step"]
+    while step < 100:
+        dist.all_reduce(x)  # LNT106
+        step += 1
+
+
+def begins_where_its_own_file_ends_in_a_range(folder, rank, x):
+    step, path = 0, folder / "state_{}.pt".format(rank)
+    if path.exists():
+        step = torch.load(path)["step"]
+    for _ in range(step, 100):
+        dist.all_reduce(x)  # LNT110
+
+
+def begins_where_the_common_file_ends(folder, x):
+    step, path = 0, os.path.join(folder, "state.pt")
+    if os.path.exists(path):
+        step = torch.load(path)["step"]
+    while step < 100:
+        dist.all_reduce(x)
+        step += 1
+
+
+def begins_where_all_files_end(folder, rank, x):
+    step, path = 0, os.path.join(folder, f"state_{rank}.pt")
+    found = torch.tensor(int(os.path.exists(path)))
+    dist.all_reduce(found, op=dist.ReduceOp.MIN)
+    if found.item():
+        step = torch.load(path)["step"]
+    while step < 100:
+        dist.all_reduce(x)
+        step += 1
+
+
+def takes_up_its_own_numbers(folder, rank, x):
+    path = os.path.join(folder, f"random_{rank}.pt")
+    if os.path.exists(path):
+        torch.set_rng_state(torch.load(path))
+    dist.all_reduce(x)
+
+
+def needs_its_own_file(folder, rank, x):
+    path = os.path.join(folder, f"state_{rank}.pt")
+    if not os.path.exists(path):
+        raise FileNotFoundError(path)
+    dist.all_reduce(x)
