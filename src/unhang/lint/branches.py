@@ -277,8 +277,7 @@ class Branches(Calls):
         only_here, only_there = compared(here, there, cause)
         is_told = cause.value.dep & RANK and (takes_orders(only_here) or takes_orders(only_there))
         if is_told or (not only_here and not only_there):
-            made: list[Effect] = max(here, there, key=lambda way: (len(way), any(e.after for e in way)))
-            self.effects += made
+            self.effects += sorted([there, here], key=lambda made: (len(made), any(e.after for e in made)))[-1]
             return
         if not differs or self.is_alone():
             for i in cause.value.params:

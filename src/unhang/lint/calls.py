@@ -258,8 +258,8 @@ class Calls(Receivers):
             return by_name._replace(group=self.group_asked(node, owner, name))
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            is_own = OWN_PATH in (base.sort, *(a.sort for a in args))
-            if is_own or mixed(base, *args).dep & LOCAL or changes(self, at, node.line):
+            is_own = any(v.sort == OWN_PATH or v.dep & LOCAL for v in (base, *args))
+            if is_own or changes(self, at, node.line):
                 return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -270,12 +270,7 @@ class Calls(Receivers):
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
-            is_text = name == "format" or OWN_PATH in (base.sort, *(a.sort for a in args))
-            return (
-                text_of([base, *args], joined)._replace(dep=joined.dep & LOCAL)
-                if is_text
-                else Value(joined.dep & LOCAL, joined.params)
-            )
+            return text_of([base, *args], joined._replace(dep=joined.dep & LOCAL), name == "format")
         return tensor_method(full, base, name, args, joined)
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:

@@ -247,20 +247,7 @@ class Expressions:
         if op in ("and", "or"):
             return self._bool(op, parts)
         if op == "not":
-            v = self.value(parts[0])
-            is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == BLOCK_LENGTH
-            v = as_test(parts[0], v) if is_asked else v
-            if v.sort == BLOCK_LENGTH:
-                return v
-            const = UNKNOWN if v.const is UNKNOWN else not v.const
-            if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
-                return Value(const=False, sort=CERTAIN)
-            if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
-                by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
-                return Value(by[v.sort], sort=TEST)
-            if v.sort == COUNT and v.dep & OWN_BATCH:
-                return v._replace(dep=v.dep | LOSS, sort=TEST)
-            return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
+            return self._not(parts[0])
         if op == "[]":
             return self.item(parts[0], parts[1])
         if op == "seq":
@@ -305,6 +292,23 @@ class Expressions:
         if is_rounded_up(op, parts) or (op in ("+", "*") and any(v.sort == ROUNDED_UP for v in values)):
             return joined._replace(sort=ROUNDED_UP)
         return joined._replace(sort=outs[0]) if outs else special.as_multiple(op, parts, joined)
+
+    def _not(self, part: Expr) -> Value:
+        """What `not part` is worth."""
+        v = self.value(part)
+        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == BLOCK_LENGTH
+        v = as_test(part, v) if is_asked else v
+        if v.sort == BLOCK_LENGTH:
+            return v
+        const = UNKNOWN if v.const is UNKNOWN else not v.const
+        if is_defined(part, v) and name_of(part) not in self.env:
+            return Value(const=False, sort=CERTAIN)
+        if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
+            by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
+            return Value(by[v.sort], sort=TEST)
+        if v.sort == COUNT and v.dep & OWN_BATCH:
+            return v._replace(dep=v.dep | LOSS, sort=TEST)
+        return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
         joined: list[Value] = []

@@ -211,9 +211,9 @@ def is_step(v: Value) -> bool:
     return v.const is UNKNOWN or (isinstance(v.const, int) and v.const > 1)
 
 
-def text_of(values: list[Value], joined: Value) -> Value:
-    """A text or a path that is made of these."""
-    is_own = any(v.sort == OWN_PATH or (v.dep & RANK and not v.group) for v in values)
+def text_of(values: list[Value], joined: Value, has_numbers: bool = True) -> Value:
+    """A text or a path that is made of these. `has_numbers`: numbers are written into it."""
+    is_own = any(v.sort == OWN_PATH or (has_numbers and v.dep & RANK and not v.group) for v in values)
     return joined._replace(dep=joined.dep & ~RANK, sort=OWN_PATH if is_own else None)
 
 
