@@ -270,7 +270,7 @@ class Calls(Receivers):
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
-            return text_of([base, *args], joined._replace(dep=joined.dep & LOCAL), name == "format")
+            return text_of([base, *args], Value(joined.dep & LOCAL, joined.params), name == "format")
         return tensor_method(full, base, name, args, joined)
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:

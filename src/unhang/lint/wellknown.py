@@ -40,7 +40,7 @@ from unhang.lint.values import (
 if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
-_NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", "count", "ndim", "shape", "stride"}
+_NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", "count", "ndim", "shape", "device"}
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 

@@ -110,3 +110,8 @@ def asked_in_a_set(grads):
     for g in grads:
         if g.dtype in kinds:
             dist.all_reduce(g)
+
+
+def by_device(grads):
+    for device in {g.device for g in grads}:
+        dist.all_reduce(flat([g for g in grads if g.device == device]))
