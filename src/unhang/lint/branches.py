@@ -158,7 +158,7 @@ class Branches(Calls):
         self.conditions.append((why, len(self.effects), self.loops))
         end = self.block(body)
         self.conditions.pop()
-        self.alone_before = alone
+        self.alone_before = alone if why.value.dep & RANK else self.alone_before
         filled, self._filled = self._filled, self._filled | before
         return end, filled
 

@@ -269,3 +269,15 @@ def reads_after_it(rank, path):
             dist.broadcast_object_list([None], src=0)
     except OSError:
         print("there is no", path)
+
+
+def saves_twice(rank, path, x, has_more, has_most):
+    try:
+        if has_more:
+            dist.all_reduce(x)
+            if rank == 0:
+                torch.save(x, path)
+        if has_most:
+            dist.all_reduce(x)
+    except Exception:  # LNT203
+        print("not saved")
