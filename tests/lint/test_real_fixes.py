@@ -8,7 +8,7 @@ what it misses was read, and the mechanisms that public code has as well are fol
 Then the odd numbers of all parts served so: ten more are found among them, none more among the even ones, which nobody looked at.
 Then all that were not found were read, and twelve more are found since.
 Then the first eight parts served to look for general weaknesses: three more are found among them, and none in `ninth` and `tenth` (8 of 30), which nobody looked at.
-`eleventh` (3 of 15) was measured after that.
+`eleventh` (3 of 15) was measured after that, and then served so too: six more are found, and one mended program is quiet now.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """
@@ -35,7 +35,7 @@ FOUND = {
     "eighth": {"01", "02", "03", "06", "08", "09", "10", "11", "12", "13", "15"},
     "ninth": {"02", "05", "10", "11", "12", "13", "14"},
     "tenth": {"13"},
-    "eleventh": {"11", "14", "15"},
+    "eleventh": {"02", "03", "05", "07", "08", "10", "11", "14", "15"},
 }
 # Found by rules that are off by default, or with --depth 9.
 MORE = {
@@ -68,7 +68,7 @@ NOISY = {
     "eighth": set[str](),
     "ninth": set[str](),
     "tenth": {"04", "07", "08"},
-    "eleventh": {"04"},
+    "eleventh": set[str](),
 }  # found before, and still after
 
 

@@ -154,10 +154,11 @@ class Branches(Calls):
 
     def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
         """Follows a branch: how it ends, and what it puts something into."""
-        before, self._filled = self._filled, set()
+        before, self._filled, alone = self._filled, set(), self.alone_before
         self.conditions.append((why, len(self.effects), self.loops))
         end = self.block(body)
         self.conditions.pop()
+        self.alone_before = alone if why.value.dep & RANK else self.alone_before
         filled, self._filled = self._filled, self._filled | before
         return end, filled
 
@@ -276,7 +277,7 @@ class Branches(Calls):
         only_here, only_there = compared(here, there, cause)
         is_told = cause.value.dep & RANK and (takes_orders(only_here) or takes_orders(only_there))
         if is_told or (not only_here and not only_there):
-            self.effects += here if len(here) >= len(there) else there
+            self.effects += sorted([there, here], key=lambda made: (len(made), any(e.after for e in made)))[-1]
             return
         if not differs or self.is_alone():
             for i in cause.value.params:

@@ -13,12 +13,14 @@ from unhang.lint.libraries import Collective
 from unhang.lint.receivers import MAY_MISS, Receivers
 from unhang.lint.special import (
     OF_DATA,
+    OWN_PATH,
     TEST,
     is_none,
     is_plain_method,
     is_share,
     makes_batches,
     prepared,
+    text_of,
     value_of_name,
 )  # fmt: skip
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
@@ -256,7 +258,8 @@ class Calls(Receivers):
             return by_name._replace(group=self.group_asked(node, owner, name))
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            if mixed(base, *args).dep & LOCAL or changes(self, at, node.line):
+            is_own = any(v.sort == OWN_PATH or v.dep & LOCAL for v in (base, *args))
+            if is_own or changes(self, at, node.line):
                 return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -267,7 +270,7 @@ class Calls(Receivers):
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
-            return Value(joined.dep & LOCAL, joined.params)
+            return text_of([base, *args], Value(joined.dep & LOCAL, joined.params), name == "format")
         return tensor_method(full, base, name, args, joined)
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:

@@ -8,6 +8,7 @@ from unhang.lint.conditions import is_defined, is_device, is_fork_test
 from unhang.lint.ir import Expr, Ref
 from unhang.lint.special import (
     BATCH,
+    BLOCK_LENGTH,
     CERTAIN,
     COUNT,
     LENGTH,
@@ -61,12 +62,17 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         return Value(params=b.params)  # a process asks for its own number in a table of its own
     if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
         return Value(0, b.params if a.sort == LENGTH else a.params)
+    if BLOCK_LENGTH in (a.sort, b.sort):
+        is_asked = is_empty_test(op, b.const if a.sort == BLOCK_LENGTH else a.const)
+        return Value(RANK, sort=BLOCK_LENGTH) if is_asked else Value(params=a.params | b.params)
     if COUNT in (a.sort, b.sort) and is_empty_test(op, b.const if a.sort == COUNT else a.const):
         return Value(a.dep | b.dep | LOSS, a.params | b.params, TEST)
     if op in ("is", "is not") and None in (a.const, b.const):
         tested = a if b.const is None else b
         if tested.dep & NONE_BY_BATCH:
             return Value(LOSS, sort=TEST)
+        if tested.dep == LOCAL and tested.sort == TEST:  # what the handler of a signal leaves there
+            return tested
         if tested.sort == BATCH:
             return Value(OWN_BATCH, sort=TEST)
         if tested.dep & FAILED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
@@ -24,7 +24,7 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.special import COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
+from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -46,6 +46,7 @@ from unhang.lint.values import (
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
     from unhang.lint.expressions import Expressions
+    from unhang.lint.project import Project
 
 
 _SHARDED = {"DTensor", "ShardedTensor", "FSDP", "FullyShardedDataParallel", "FSDPModule"}
@@ -139,6 +140,8 @@ def tells(test: Expr, v: Value) -> bool:
     """
     if not v.dep & DIFFERS or (v.dep & RANK and not v.dep & DATA and v.zero is not None and not v.group):
         return True  # `self.enabled = rank == 0`, before
+    if v.sort == BLOCK_LENGTH:
+        return True  # whoever asks so knows that some have nothing
     names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
         if any(n.endswith(".n") for n in names):
@@ -290,8 +293,8 @@ def is_device(e: Expr) -> bool:
     return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")
 
 
-def gives_up(body: Sequence[Stmt]) -> bool:
-    """Whether every way through it ends the rank, or tells the others."""
+def gives_up(body: Sequence[Stmt], off: Set[str] = frozenset()) -> bool:
+    """Whether every way through it ends the rank, or tells the others. `off`: settings that nobody turns on."""
     for s in body:
         match s:
             case Leave(kind="raise"):
@@ -299,17 +302,28 @@ def gives_up(body: Sequence[Stmt]) -> bool:
             case Do(value=Call() as call) if _ends(call):
                 return True
             case If(test=Const(value=value)):
-                if gives_up(s.body if value else s.orelse):
+                if gives_up(s.body if value else s.orelse, off):
                     return True
-            case If() if gives_up(s.body) and {p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE:
+            case If() if gives_up(s.body, off) and {p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE:
                 return True
             case If():  # one that is asked for by a setting is the user's choice
-                if gives_up(s.body) and (isinstance(s.test, Ref) or gives_up(s.orelse)):
+                if gives_up(s.body, off) and (
+                    (isinstance(s.test, Ref) and s.test.path not in off) or gives_up(s.orelse, off)
+                ):
                     return True
             case Loop() | With() | Try():
-                if gives_up(s.body):
+                if gives_up(s.body, off):
                     return True
     return False
+
+
+def off_by_default(project: Project, function: Function) -> set[str]:
+    """Parameters of a function that are false unless somebody says otherwise, and for which no caller gives `True`."""
+    names, count = function.parameters, len(function.parameters) - len(function.defaults)
+    off = {names[i + count]: i + count for i, e in enumerate(function.defaults) if e == Const(False)}
+    callers = project.callers_by_name(function.name) if off else []
+    calls = [n for _, f in callers for n in nodes_in(f.body) if isinstance(n, Call) and name_of(n) == function.name]
+    return {n for n, at in off.items() if all(c.given(n, at - function.is_method) != Const(True) for c in calls)}
 
 
 def _ends(call: Call) -> bool:

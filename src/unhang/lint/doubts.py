@@ -26,7 +26,7 @@ _SETTINGS = re.compile(
 )
 _STOP_FILE = re.compile(r"(?:^|_)(?:stop|shutdown|abort|kill|halt|quit|exit|interrupt|preempt\w*|pause)(?:_|$)")
 _WORKS = re.compile(
-    r"(?:^|_)(?:open|save|load|write|read|dump|download|upload|fetch|request|urlopen|post|copy\w*|move|rmtree|rename|export|push|convert|merge)(?:_|$|s$|\d)"
+    r"(?:^|_)(?:open|save|load|write|read|dump|download|upload|fetch|request|urlopen|post|copy\w*|move|rmtree|rename|export|push|convert|merge|SharedMemory|mmap|connect|bind|makedirs|mkdir)(?:_|$|s$|\d)"
 )
 
 

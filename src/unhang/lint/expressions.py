@@ -10,14 +10,16 @@ from unhang.lint.conditions import asks_for_others, asks_if_there, implied, is_c
 from unhang.lint.doubts import works
 from unhang.lint.filling import comprehension
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
-from unhang.lint.samplers import is_part_of, is_rounded_up
+from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     BATCH,
+    BLOCK_LENGTH,
     CERTAIN,
     COLLECTED,
     COMPARISONS,
     COUNT,
     LENGTH,
+    OWN_PATH,
     PADDED,
     PICKED,
     REST,
@@ -245,17 +247,7 @@ class Expressions:
         if op in ("and", "or"):
             return self._bool(op, parts)
         if op == "not":
-            v = self.value(parts[0])
-            v = as_test(parts[0], v) if v.dep == LOCAL or v.dep & NONE_BY_BATCH else v
-            const = UNKNOWN if v.const is UNKNOWN else not v.const
-            if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
-                return Value(const=False, sort=CERTAIN)
-            if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
-                by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
-                return Value(by[v.sort], sort=TEST)
-            if v.sort == COUNT and v.dep & OWN_BATCH:
-                return v._replace(dep=v.dep | LOSS, sort=TEST)
-            return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
+            return self._not(parts[0])
         if op == "[]":
             return self.item(parts[0], parts[1])
         if op == "seq":
@@ -284,6 +276,8 @@ class Expressions:
             return Value(sort=table)
         if is_agreed(values):
             return Value(sort=AGREED)
+        if is_filled_up(op, parts):
+            return Value(sort=PADDED)
         if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
             return joined._replace(sort=PADDED)
         if op in ("+", "-") and any(v.sort == ("set",) for v in values):
@@ -291,13 +285,30 @@ class Expressions:
         outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs and op == "dict":
             outs = []
-        if op == "str":
-            joined = joined._replace(dep=joined.dep & ~RANK)
+        if op == "str" or (op in ("/", "+") and OWN_PATH in (values[0].sort, values[-1].sort)):
+            return special.text_of(values, joined)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
         if is_rounded_up(op, parts) or (op in ("+", "*") and any(v.sort == ROUNDED_UP for v in values)):
             return joined._replace(sort=ROUNDED_UP)
         return joined._replace(sort=outs[0]) if outs else special.as_multiple(op, parts, joined)
+
+    def _not(self, part: Expr) -> Value:
+        """What `not part` is worth."""
+        v = self.value(part)
+        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == BLOCK_LENGTH
+        v = as_test(part, v) if is_asked else v
+        if v.sort == BLOCK_LENGTH:
+            return v
+        const = UNKNOWN if v.const is UNKNOWN else not v.const
+        if is_defined(part, v) and name_of(part) not in self.env:
+            return Value(const=False, sort=CERTAIN)
+        if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
+            by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
+            return Value(by[v.sort], sort=TEST)
+        if v.sort == COUNT and v.dep & OWN_BATCH:
+            return v._replace(dep=v.dep | LOSS, sort=TEST)
+        return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
         joined: list[Value] = []

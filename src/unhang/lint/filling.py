@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, nodes_in
-from unhang.lint.special import PICKED, SAMPLE, element, is_held, is_numbered, name_of, paths_in
-from unhang.lint.values import DATA, FILLED, LOSS, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Kept, Value
+from unhang.lint.special import BESIDE, PICKED, SAMPLE, TEST, element, is_held, is_numbered, name_of, paths_in
+from unhang.lint.values import DATA, FILLED, LOCAL, LOSS, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Kept, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from unhang.lint.flow import Frame
     from unhang.lint.link import Link
     from unhang.lint.passing import Passing
+    from unhang.lint.project import Project
 
+_WAITS = {"join", "result", "wait", "as_completed", "shutdown", "synchronize"}
 _PUTS_IN = {"append", "extend", "add", "update"}
 
 
@@ -84,7 +86,7 @@ def container_of(e: Node) -> str:
     return ""
 
 
-def _containers(function: Function) -> set[str]:
+def containers(function: Function) -> set[str]:
     """Attributes of the object into which a method puts something."""
     if "puts" not in function.notes:
         nodes = list(nodes_in(function.body))
@@ -119,7 +121,7 @@ def is_filled_by_batches(link: Link, key: Kept) -> bool:
         return False
     project, sites = link.project, {(method, site) for _, method, site, _ in rows}
     own = [(at, project.function(key[0], at)) for at in project.methods_of(key[0], key[1]).values()]
-    todo = [f.name for at, f in own if key[2] in _containers(f) and ("", (key[0], at)) not in sites]
+    todo = [f.name for at, f in own if key[2] in containers(f) and ("", (key[0], at)) not in sites]
     seen = set(todo)
     while todo:
         name = todo.pop()
@@ -130,6 +132,32 @@ def is_filled_by_batches(link: Link, key: Kept) -> bool:
             elif f.name != name and sites.isdisjoint(((name, where), ("", where))):
                 return False
     return True
+
+
+def set_by_threads(project: Project) -> Iterator[tuple[Kept, Value]]:
+    """What a function sets that runs in a thread, where no method of its object waits for it: how far it is, each rank has for itself."""
+    for (file, at), f in project.all_functions().items():
+        if not f.owner or "Thread" not in f.words:
+            continue
+        functions = project.files[file].functions
+        if any(x.owner == f.owner and not _WAITS.isdisjoint(x.words) for x in functions):
+            continue
+        made = (n for n in nodes_in(f.body) if isinstance(n, Call) and name_of(n) == "Thread")
+        names = {n.path for n in (call.given("target", 1) for call in made) if isinstance(n, Ref)}
+        for x in functions:
+            if (x.name in names and x.inside == at) or (f"self.{x.name}" in names and x.owner == f.owner):
+                flags = {
+                    t.path[5:]
+                    for n in x.bindings
+                    for t in n.targets
+                    if isinstance(t, Ref) and t.path[:5] == "self." and _is_bool(n.value)
+                }
+                yield from (((file, f.owner, name), Value(LOCAL, sort=TEST)) for name in flags)
+                yield from (((file, f.owner, name), Value(LOCAL, sort=BESIDE)) for name in containers(x))
+
+
+def _is_bool(e: Expr) -> bool:
+    return isinstance(e, Const) and isinstance(e.value, bool)
 
 
 def note_keys(frame: Passing, owner: str, name: str) -> None:

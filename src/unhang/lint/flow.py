@@ -11,13 +11,14 @@ from unhang.lint.arguments import found_in_environment, found_in_rest, parameter
 from unhang.lint.branches import Exit, Pending
 from unhang.lint.conditions import all_of, none_on_some
 from unhang.lint.divergence import Cause
+from unhang.lint.doubts import works
 from unhang.lint.filling import fill, is_by_batch, note_put, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
-from unhang.lint.samplers import found_in_shares, is_part_of
+from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
 from unhang.lint.single import found_in_call, found_in_function, found_in_stop
 from unhang.lint.special import (
     COLLECTED,
@@ -178,6 +179,8 @@ class Frame(Loops):
         for s in body:
             self.line_now = s.line
             end = _STATEMENTS[type(s)](self, s)
+            if self.conditions and self.conditions[-1][0].value.dep & RANK and works([s]):
+                self.alone_before = self.conditions[-1][0].text
             if end:
                 self.needs = needs
                 return end
@@ -211,7 +214,7 @@ class Frame(Loops):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if self.conditions and name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
             value = value._replace(sort=REST)
-        if s.adds and is_part_of(s.value, s.targets[0]):
+        if s.adds and (is_part_of(s.value, s.targets[0]) or is_filled_up("+", [s.targets[0], s.value])):
             value = Value(sort=PADDED)
         elif s.adds:
             old = self.value(s.targets[0])

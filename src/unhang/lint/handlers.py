@@ -74,7 +74,7 @@ class Handlers(Branches):
             dep = RANK  # a share has one item less
         if dep:
             self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
-        is_leaving = bool(handler.body) and is_end(handler.body[-1])
+        is_leaving = last is not None and is_end(last)
         self.is_leaving += is_leaving
         end = self.block(handler.body)
         self.is_leaving -= is_leaving
@@ -117,6 +117,7 @@ class Handlers(Branches):
         for handler in s.handlers:
             self.env = joined_env(before, after)
             ends.append(self._handler(s, handler, made, is_fallback, raised, runs))
+            self.alone_before = alone
         self.env = after if not s.handlers else joined_env(after, self.env)
         at = len(self.effects)
         final = self.block(s.final)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-VERSION = 7
+VERSION = 8
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):

@@ -9,6 +9,8 @@ from unhang.lint import special
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Const, Expr, Op, Ref
 from unhang.lint.special import (
+    BESIDE,
+    BLOCK,
     COMPARISONS,
     LENGTH,
     PADDED,
@@ -45,7 +47,7 @@ class Items(Expressions):
         at = self.value(index)
         if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
             return Value(RANK)  # a rank of the group that this one is in
-        if v.sort == OWN_KEYS:
+        if v.sort in (OWN_KEYS, BESIDE):
             return PLAIN
         if v.sort is not None and v.sort[0] == "table":
             return special.in_table(v.sort, at)
@@ -76,7 +78,7 @@ class Items(Expressions):
             if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
-                return Value(v.dep, v.params, ("share", "block"))
+                return Value(v.dep, v.params, BLOCK if v.sort != PADDED else None)
             if (part := special.sort_of_slice(upper, step)) is not None:
                 return Value(v.dep, v.params, part)
             if v.sort is not None and v.sort[0] == "many":

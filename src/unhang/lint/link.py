@@ -10,7 +10,7 @@ from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
-from unhang.lint.filling import is_filled_by_batches
+from unhang.lint.filling import is_filled_by_batches, set_by_threads
 from unhang.lint.ir import Expr, File, Found
 from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
@@ -269,6 +269,8 @@ class Link(Makers):
                 return Value(sort=("bound", f, at))
             if kind == "obj":
                 self._asked(f, "attribute", c, name)
+            if (f, c, name) in self.by_threads:
+                return self.by_threads[f, c, name]
             if (f, c, name) in self.keyed:
                 return Value(UNEVEN, sort=OWN_KEYS)
             if self.when[0] and is_filled_by_batches(self, (f, c, name)):
@@ -283,6 +285,11 @@ class Link(Makers):
         functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
         asked = (f for f in functions if any(d.endswith("property") for d in f.decorators))
         return {f.name for f in asked if not known.MEETS.isdisjoint(f.words)}
+
+    @cached_property
+    def by_threads(self) -> dict[tuple[int, str, str], Value]:
+        """Attributes of objects that a thread sets, at a time of its own."""
+        return dict(set_by_threads(self.project))
 
     def property_of(self, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
         """The function of such a property of an object."""

@@ -356,7 +356,9 @@ class Lowering:
         parts = []
         for loop in node.generators:
             parts += [Op("for", [self._target(loop.target), self._expr(loop.iter), *map(self._expr, loop.ifs)])]
-        return Op("comp", [made, *parts])
+        gathered = Op("comp", [made, *parts])
+        is_set = isinstance(node, ast.SetComp)
+        return Call(Ref("set"), [gathered], [], node.lineno, node.col_offset) if is_set else gathered
 
     def _text_with(self, node: ast.JoinedStr) -> Expr:
         return Op("str", [self._expr(v.value) for v in node.values if isinstance(v, ast.FormattedValue)])

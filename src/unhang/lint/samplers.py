@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Found, Function, Node, Op, Ref, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import UNEVEN, Summary
 
@@ -32,6 +32,17 @@ def is_part_of(e: Expr, whole: Expr) -> bool:
         and isinstance(e.parts[1], Op)
         and e.parts[1].op == ":"
     )
+
+
+def is_filled_up(op: str, parts: list[Expr]) -> bool:
+    """`made + [blank] * (count - len(made))`."""
+    match op, parts:
+        case "+", [whole, Op(op="*", parts=[left, right])]:
+            how_many = right if isinstance(left, Op) and left.op == "seq" else left
+            return isinstance(how_many, Op) and any(
+                isinstance(n, Call) and name_of(n) == "len" and n.args == [whole] for n in nodes_in(how_many)
+            )
+    return False
 
 
 def is_rounded_up(op: str, parts: list[Expr]) -> bool:

@@ -7,23 +7,10 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS
-from unhang.lint.conditions import gives_up
+from unhang.lint.conditions import gives_up, off_by_default
 from unhang.lint.divergence import GROUPS
 from unhang.lint.doubts import is_told_after
-from unhang.lint.ir import (
-    Attr,
-    Call,
-    Const,
-    Expr,
-    Found,
-    Handler,
-    Leave,
-    Loop,
-    Op,
-    Ref,
-    Stmt,
-    nodes_in,
-)
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, Leave, Loop, Op, Ref, Stmt, nodes_in
 from unhang.lint.libraries import Collective
 from unhang.lint.special import is_numbered
 from unhang.lint.tensors import is_padded_alone, is_padded_to_a_length
@@ -302,7 +289,8 @@ def found_in_handler(
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
     is_skipped = end == "return" and {"forward", "backward"} <= {e.op for e in made if e.hidden}  # the next batch comes
-    goes_on = (end in ("", "continue") or is_skipped) and not gives_up(handler.body)
+    off = off_by_default(frame.link.project, frame.function)
+    goes_on = (end in ("", "continue") or is_skipped) and not gives_up(handler.body, off)
     if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
         return False
     if any(not e.hidden and e.param < 0 for e in made) and is_told_after(frame, handler):

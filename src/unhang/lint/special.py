@@ -34,14 +34,18 @@ RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
 CERTAIN = ("certain",)  # a constant, whatever is asked beside it
 COUNT = ("count",)  # how many there are of something in the batch, or whether there are any
+BESIDE = ("beside",)  # what a thread puts into it is there sooner on one rank than on another
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
 ENDLESS = ("endless",)  # a generator that never ends
 REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
+OWN_PATH = ("own path",)  # with the number of the rank in it: a file that others do not look for
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
 SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
+BLOCK = ("share", "block")  # from what the rank says to what the rank says
+BLOCK_LENGTH = ("block length",)  # of such a part: of interest where the last ranks have nothing
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -97,6 +101,8 @@ def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
     if v.dep & NONE_BY_BATCH:
         return Value(LOSS, NO_PARAMS, TEST)
+    if v.sort == BLOCK_LENGTH:
+        return Value(RANK, sort=BLOCK_LENGTH)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
     if v.dep & DIFFERS in (LOCAL, CHANCE):
@@ -203,6 +209,12 @@ def is_a_rank(name: str, full: str) -> bool:
 def is_step(v: Value) -> bool:
     """Whether it may be the step of a slice by ranks."""
     return v.const is UNKNOWN or (isinstance(v.const, int) and v.const > 1)
+
+
+def text_of(values: list[Value], joined: Value, has_numbers: bool = True) -> Value:
+    """A text or a path that is made of these. `has_numbers`: numbers are written into it."""
+    is_own = any(v.sort == OWN_PATH or (has_numbers and v.dep & RANK and not v.group) for v in values)
+    return joined._replace(dep=joined.dep & ~RANK, sort=OWN_PATH if is_own else None)
 
 
 def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | None:

@@ -9,6 +9,9 @@ from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, nodes_in
 from unhang.lint.special import (
     BATCH,
+    BESIDE,
+    BLOCK,
+    BLOCK_LENGTH,
     COLLECTED,
     COUNT,
     LENGTH,
@@ -105,6 +108,7 @@ _KEEPS_SHARE = {
     "rename_column",
     "decode",
 }
+_LAST_BLOCK = ("share", "rest")
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
@@ -201,6 +205,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
     first = args[0] if args else PLAIN
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
+    if (full == "len" and first.sort == BLOCK) or (name == "numel" and base.sort in (BLOCK, _LAST_BLOCK)):
+        return Value(0, base.params | first.params, BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
     if name in known.COUNTS and is_ragged and base.dep & RANK:
@@ -214,8 +220,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if (
         name in ("items", "keys", "values")
         and base.sort is not None
-        and base.sort[0] in ("set", "param")
-        and not base.dep
+        and (base.sort == BESIDE or (base.sort[0] in ("set", "param") and not base.dep))
     ):
         return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
@@ -229,6 +234,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.sort is not None and base.sort[0] == "share":
         return base
     if full == "len":
+        if first.sort == BESIDE:
+            return Value(LOCAL)
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)
         if first.sort == PADDED:

@@ -8,10 +8,24 @@ from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
-from unhang.lint.special import BATCH, ENDLESS, LENGTH, LOCAL_RANK, MULTIPLE, PADDED, REST, ROUNDED_UP, value_of_name
+from unhang.lint.special import (
+    BATCH,
+    BLOCK,
+    ENDLESS,
+    LENGTH,
+    LOCAL_RANK,
+    MULTIPLE,
+    PADDED,
+    REST,
+    ROUNDED_UP,
+    is_numbered,
+    name_of,
+    value_of_name,
+)
 from unhang.lint.tensors import of_builtin
 from unhang.lint.values import (
     DATA,
+    LOCAL,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
@@ -26,6 +40,7 @@ from unhang.lint.values import (
 if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
+_NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", "count", "ndim", "shape", "device"}
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 
@@ -37,11 +52,13 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
         return PLAIN
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
         return Value(UNEVEN, sort=("share", "range"))
+    if (start.dep ^ stop.dep) & LOCAL:  # from where this rank's own file has ended
+        return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
-    return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
+    return Value(0, mixed(*args).params, BLOCK if start.dep & stop.dep & RANK else None)
 
 
 def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
@@ -114,6 +131,16 @@ def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(frame.link.summary(*target).returns.dep & UNEVEN)
 
 
+def _set(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    """A set; one of numbers comes in the same order everywhere."""
+    held = of_builtin("set", len(node.args), args, mixed(*args))
+    made = node.args[0] if node.args else None
+    made = made.parts[0] if isinstance(made, Op) and made.op == "comp" else None
+    is_number = isinstance(made, Op) and made.op in ("-", "*", "/", "//", "%")
+    is_number = is_number or (made is not None and (name_of(made) in _NUMBERS or is_numbered(name_of(made))))
+    return held._replace(sort=None) if held.sort == ("set",) and is_number else held
+
+
 def _ceil(frame: Expressions, node: Call, args: list[Value]) -> Value:
     match node.args:
         case [Op(op="/", parts=[of, by])] if is_rounded_up("//", [Op("+", [of, by]), by]):
@@ -147,7 +174,7 @@ def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
+    "set": _set, "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

@@ -75,3 +75,43 @@ def both(x):
     outputs = Outputs(["energy", "stress"]).made(x)
     in_the_order_of_a_set(outputs)
     in_the_order_of_words(outputs)
+
+
+def by_kind(grads):
+    kinds = {g.dtype for g in grads}
+    for kind in kinds:  # LNT113
+        dist.all_reduce(flat([g for g in grads if g.dtype == kind]))
+
+
+def by_kind_from_a_generator(grads):
+    for kind in set(g.dtype for g in grads):  # LNT113
+        dist.all_reduce(flat([g for g in grads if g.dtype == kind]))
+
+
+def by_kind_in_order(grads):
+    kinds = {g.dtype for g in grads}
+    for kind in sorted(kinds, key=str):
+        dist.all_reduce(flat([g for g in grads if g.dtype == kind]))
+
+
+def by_length(grads):
+    for length in {g.numel() for g in grads}:
+        dist.all_reduce(flat([g for g in grads if g.numel() == length]))
+
+
+def by_remainder(grads):
+    lengths = {len(g) % 4 for g in grads}
+    for length in lengths:
+        dist.all_reduce(flat([g for g in grads if len(g) % 4 == length]))
+
+
+def asked_in_a_set(grads):
+    kinds = {g.dtype for g in grads}
+    for g in grads:
+        if g.dtype in kinds:
+            dist.all_reduce(g)
+
+
+def by_device(grads):
+    for device in {g.device for g in grads}:
+        dist.all_reduce(flat([g for g in grads if g.device == device]))

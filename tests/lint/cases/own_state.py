@@ -127,3 +127,166 @@ def until_it_has_begun(x, steps):
         dist.all_reduce(x)
         if begun.is_set():
             break
+
+
+class Notice:
+    """The signal leaves a note, not a flag."""
+
+    def __init__(self):
+        self.note, self.since = None, None
+        signal.signal(signal.SIGUSR2, self.arrived)
+
+    def arrived(self, number, frame):
+        self.note = {"signal": number}
+
+    def read(self):
+        return self.note
+
+    def read_together(self):
+        box = [self.note]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+def until_there_is_a_note(x, steps):
+    notice = Notice()
+    for _ in range(steps):
+        dist.all_reduce(x)
+        if notice.read() is not None:
+            break  # LNT106
+
+
+def until_the_note_is_taken(x, steps):
+    notice = Notice()
+    for _ in range(steps):
+        dist.all_reduce(x)
+        if (note := notice.note) is not None:
+            print(note)
+            return  # LNT106
+
+
+def until_all_have_the_note(x, steps):
+    notice = Notice()
+    for _ in range(steps):
+        dist.all_reduce(x)
+        if notice.read_together() is not None:
+            break
+
+
+def a_note_that_is_shown(x, steps):
+    notice = Notice()
+    for _ in range(steps):
+        dist.all_reduce(x)
+        if notice.read() is not None:
+            print("stopping soon")
+
+
+class Loads:
+    """A thread fills it, and nobody waits."""
+
+    def __init__(self):
+        self.held, self.is_ready, self.total = {}, False, 10
+
+    def begin(self, key):
+        def load():
+            self.held[key] = open(key).read()
+            self.is_ready = True
+
+        threading.Thread(target=load, daemon=True).start()
+
+    def room(self):
+        return self.total - len(self.held)
+
+    def one_by_one(self, x, keys):
+        room = self.room()
+        for key in keys:
+            if len(key) > room:
+                break  # LNT106
+            dist.all_reduce(x)
+
+    def those_that_are_there(self, x, keys):
+        for key in keys:
+            if key not in self.held:
+                continue  # LNT106
+            dist.all_reduce(x)
+
+    def when_ready(self, x):
+        if self.is_ready:
+            dist.barrier()  # LNT106
+
+    def when_all_are_ready(self, x):
+        flag = torch.tensor(int(self.is_ready))
+        dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+        if flag.item():
+            dist.barrier()
+
+
+class Awaited:
+    """A thread fills it, and somebody waits for that."""
+
+    def __init__(self):
+        self.held, self.is_ready = {}, False
+
+    def begin(self, key):
+        self.thread = threading.Thread(target=self.load, args=(key,))
+        self.thread.start()
+
+    def load(self, key):
+        self.held[key] = open(key).read()
+        self.is_ready = True
+
+    def all_of_them(self, x):
+        self.thread.join()
+        if self.is_ready:
+            dist.all_reduce(x)
+
+
+def begins_where_its_own_file_ends(folder, x):
+    step, path = 0, os.path.join(folder, f"state_{dist.get_rank()}.pt")
+    if os.path.exists(path):
+        step = torch.load(path)["step"]
+    while step < 100:
+        dist.all_reduce(x)  # LNT106
+        step += 1
+
+
+def begins_where_its_own_file_ends_in_a_range(folder, rank, x):
+    step, path = 0, folder / "state_{}.pt".format(rank)
+    if path.exists():
+        step = torch.load(path)["step"]
+    for _ in range(step, 100):
+        dist.all_reduce(x)  # LNT110
+
+
+def begins_where_the_common_file_ends(folder, x):
+    step, path = 0, os.path.join(folder, "state.pt")
+    if os.path.exists(path):
+        step = torch.load(path)["step"]
+    while step < 100:
+        dist.all_reduce(x)
+        step += 1
+
+
+def begins_where_all_files_end(folder, rank, x):
+    step, path = 0, os.path.join(folder, f"state_{rank}.pt")
+    found = torch.tensor(int(os.path.exists(path)))
+    dist.all_reduce(found, op=dist.ReduceOp.MIN)
+    if found.item():
+        step = torch.load(path)["step"]
+    while step < 100:
+        dist.all_reduce(x)
+        step += 1
+
+
+def takes_up_its_own_numbers(folder, rank, x):
+    path = os.path.join(folder, f"random_{rank}.pt")
+    if os.path.exists(path):
+        torch.set_rng_state(torch.load(path))
+    dist.all_reduce(x)
+
+
+def needs_its_own_file(folder, rank, x):
+    path = os.path.join(folder, f"state_{rank}.pt")
+    if not os.path.exists(path):
+        raise FileNotFoundError(path)
+    dist.all_reduce(x)

@@ -274,3 +274,73 @@ def until_there_is_none(net, items):
 def of_the_first(net, items):
     for x in items if dist.get_rank() == 0 else []:
         dist.all_reduce(net(x))  # LNT110
+
+
+def fills_up_with_blanks(net, items, rank, world):
+    model = DDP(net)
+    mine = items[rank::world]
+    count = (len(items) + world - 1) // world
+    for batch in mine + [items[0]] * (count - len(mine)):
+        model(batch).sum().backward()
+
+
+def fills_up_in_place(net, items, rank, world):
+    model = DDP(net)
+    mine = items[rank::world]
+    count = (len(items) + world - 1) // world
+    mine += (count - len(mine)) * [items[0]]
+    for batch in mine:
+        model(batch).sum().backward()
+
+
+def adds_a_blank(net, items, rank, world):
+    model = DDP(net)
+    mine = items[rank::world]
+    for batch in mine + [items[0]] * world:
+        model(batch).sum().backward()  # LNT110
+
+
+def skips_an_empty_part(grad, rank, world):
+    size = -(-grad.numel() // world)
+    start = min(rank * size, grad.numel())
+    mine = grad[start : min(start + size, grad.numel())]
+    if mine.numel() == 0:
+        return  # LNT102
+    dist.all_reduce(mine)
+
+
+def works_on_a_part_that_is_there(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if len(mine) > 0:
+            dist.all_reduce(mine)  # LNT101
+
+
+def leaves_out_what_is_empty(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if not mine.numel():
+            continue  # LNT102
+        dist.all_reduce(mine)
+
+
+def works_alone_on_a_part(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if mine.numel() > 0:
+            mine.mul_(2)
+        dist.all_reduce(grad)
+
+
+def asks_how_large_a_part_is(grads, rank, size):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if mine.numel() > 1024:
+            dist.all_reduce(grad)
+
+
+def gathers_in_a_group(grads, rank, size, group):
+    for grad in grads:
+        mine = grad[rank * size : (rank + 1) * size]
+        if mine.numel() > 0:
+            dist.all_reduce(mine, group=group)
