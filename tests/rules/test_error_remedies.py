@@ -113,6 +113,34 @@ def test_a_line_that_freezes_is_named(tmp_path: Path) -> None:
     assert "toggle" not in fix.advice
 
 
+@pytest.mark.parametrize(
+    ("row", "text", "named"),
+    [
+        ("collate-none", "class Items:\n    def __getitem__(self, i):\n        return None\n", "# train.py:3, in place of `return None`"),
+        ("loss-without-count", "class T(Trainer):\n    def compute_loss(self, model, inputs): ...\n", "# train.py:2, in place of `def compute_loss"),
+        ("no-process-group", "f = size()\ninit_process_group('nccl')\n", "# train.py:2: `init_process_group('nccl')`: must come before train.py:1"),
+    ],
+)  # fmt: skip
+def test_what_is_to_be_changed_is_named(row: str, text: str, named: str, tmp_path: Path) -> None:
+    given = {
+        **dict(_EXAMPLES),
+        "no-process-group": "ValueError: Default process group has not been initialized, please",
+    }
+    fix = of_error(_example(given[row]), _program(tmp_path, text, 1))
+    assert fix is not None
+    assert fix.advice.startswith(named)
+
+
+def test_what_a_library_does_itself_is_not_changed_in_the_program(tmp_path: Path) -> None:
+    at = _program(tmp_path, "log(metrics)\n", 1)
+    text = "dictionary changed size during iteration"
+    assert of_error(RaisedError("RuntimeError", text, 0, (at,)), at) is not None
+    below = Frame("/venv/lib/python3.11/site-packages/wandb/sdk/run.py", 7, "log")
+    assert of_error(RaisedError("RuntimeError", text, 0, (below, at)), at) is None
+    spawned = Frame("/usr/lib/python3.11/multiprocessing/spawn.py", 126, "_main")
+    assert of_error(RaisedError("EOFError", "Ran out of input", 0, (spawned,)), None) is None
+
+
 def test_a_method_of_another_library_is_no_load_of_torch(tmp_path: Path) -> None:
     error = _example(dict(_EXAMPLES)["saved-on-a-device"])
     fix = of_error(error, _program(tmp_path, "x = json.load(f)\ny = torch.load(path)\n", 2))
