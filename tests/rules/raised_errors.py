@@ -24,7 +24,6 @@ from torch.utils.data import (
 )
 
 _ONE = nn.Parameter(torch.ones(()))
-_NET = nn.Linear(2, 2)
 
 
 def _net() -> nn.Linear:

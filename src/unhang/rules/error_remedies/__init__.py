@@ -1,8 +1,9 @@
 """The first fix for an exception whose remedy is established: tables by family, read only where there is an exception.
 
 A row matches by literal text (`has`: one of them stands in `Type: message`), and where given by `type`, `match` and `not` (regular expressions
-on the same text), `frame` (on the files of the traceback) and `line` (on the source text of the line). Words in braces: {spot} is the line of the
-program, {line} its text, {name} and {name_line} are what `calls` or `returns` finds in the program, all others are groups of `match`.
+on the same text), `frame` and `no_frame` (on the files of the traceback), `own` (the line of the program raised it, not a library below) and `line`
+(on the source text of that line). Words in braces: {spot} is the line of the program, {line} its text, {name} and {name_line} are what `calls`,
+`returns` or `defines` finds in the program, all others are groups of `match`. `unplaced`: its kind where nothing is found.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from unhang.rules.base import filled
 _VERIFY, _UNDO = "unhang run -- <the same command>: outcome clean", "revert the edit"
 _ROW = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _HAS = re.compile(r"^has = (\[.*\])$", re.MULTILINE)
-_FIELDS = {"has", "type", "match", "not", "frame", "line", "title", "kind", "unplaced", "calls", "returns", "source",
+_FIELDS = {"has", "type", "match", "not", "frame", "no_frame", "own", "line", "title", "kind", "unplaced", "calls", "returns", "defines", "source",
            "advice", "command", "setting", "verify", "undo"}  # fmt: skip
 _UNKNOWN = re.compile(r"\{[a-z]\w*\}")
 _QUOTED_LINE = re.compile(r"(?::|, in place of) `\{line\}`")
@@ -75,6 +76,8 @@ def _fits(fields: Mapping[str, Any], error: RaisedError, frame: Frame | None) ->
         "match" not in fields or re.search(fields["match"], text),
         "not" not in fields or not re.search(fields["not"], text),
         "frame" not in fields or re.search(fields["frame"], places),
+        "no_frame" not in fields or not re.search(fields["no_frame"], places),
+        "own" not in fields or not error.frames or error.frames[0].is_user,
         "line" not in fields or (frame is not None and re.search(fields["line"], line_text(frame.file, frame.line))),
     )
     return all(asked)
@@ -129,6 +132,20 @@ def _places(fields: Mapping[str, Any], frame: Frame) -> Iterator[tuple[str, Fram
     for name, function in fields.get("returns", {}).items():
         if (place := returns_none(folder, function)) is not None:
             yield name, place
+    for name, function in fields.get("defines", {}).items():
+        if (place := _one_function(folder, function)) is not None:
+            yield name, place
+
+
+def _one_function(folder: str, name: str) -> Frame | None:
+    """The one function of the program of that name."""
+    found = [
+        Frame(path, n.lineno, name)
+        for path in program_files(folder)
+        for n in nodes_of(path)
+        if isinstance(n, ast.FunctionDef) and n.name == name
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _one_call(folder: str, asked: str) -> Frame | None:
