@@ -75,7 +75,7 @@ class Verdict(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of the job; `stalled` and `moves` are said of one that runs and was looked at from outside."""
+    """What became of the job; `stalled` and `moves` are said of one that runs and was looked at from outside, `moves` also of a log that ends amid the training."""
 
     HANG = "hang"
     CRASH = "crash"
