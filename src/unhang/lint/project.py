@@ -35,7 +35,9 @@ class Project:
 
     def __init__(self, files: Sequence[File]) -> None:
         self.files = [f for f in files if f.is_parsed]
-        self._by_path = {os.path.abspath(f.path): i for i, f in enumerate(self.files)}
+        paths = [os.path.abspath(f.path) for f in self.files]
+        self._by_path = {path: i for i, path in enumerate(paths)}
+        self._folders = [os.path.dirname(path) for path in paths]
         self._functions: list[dict[str, int]] = []
         self._methods: list[dict[str, dict[str, int]]] = []
         for file in self.files:
@@ -66,7 +68,7 @@ class Project:
 
     def module(self, name: str, file: int) -> int | None:
         """The file that a module name means in an import of this file; leading dots are relative."""
-        folder = os.path.dirname(os.path.abspath(self.files[file].path))
+        folder = self._folders[file]
         key = (name, folder)
         if key not in self._modules:
             self._modules[key] = self._module(name, folder)
