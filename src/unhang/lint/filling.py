@@ -116,7 +116,13 @@ def take_over_puts(frame: Passing, puts: dict[Kept, bool], function: Function, o
 
 def is_filled_by_batches(link: Link, key: Kept) -> bool:
     """Whether all who put something into a container of an object do so only where the rank's own batch is good for it."""
-    rows = [p for p in link.puts if p[0] == key]
+    count, by_key = link.puts_by_key
+    if count != len(link.puts):  # it only grows
+        by_key = {}
+        for put in link.puts:
+            by_key.setdefault(put[0], []).append(put)
+        link.puts_by_key = len(link.puts), by_key
+    rows = by_key.get(key, [])
     if not rows or not all(by for *_, by in rows):
         return False
     project, sites = link.project, {(method, site) for _, method, site, _ in rows}

@@ -26,6 +26,7 @@ from unhang.lint.values import (
     RAISED,
     UNEVEN,
     Asked,
+    Kept,
     Outside,
     Put,
     Report,
@@ -60,6 +61,7 @@ class Link(Makers):
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
         self.puts: set[Put] = set()  # who puts something into containers that objects keep
+        self.puts_by_key: tuple[int, dict[Kept, list[Put]]] = (0, {})  # and how many they were
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
