@@ -217,13 +217,12 @@ def by_the_log(s: Situation, is_explained: bool, handled: bool = False) -> Outco
 
     `handled`: it speaks of failures, and the job did not fail if the program went on after each of them.
     """
-    went = [went_on(s, error) for error in errors_of(s)]
-    if handled:
-        failed = [e for e in s.events if e.says]
-        is_over = not is_log_only(s) or has_fatal_end(s) or not all(went)
-        if is_over or any(moved_after(s.events, e.order) <= STILL_PRINTED for e in failed):
-            return Outcome.CRASH
-    elif not all(went):
+    if handled and (not is_log_only(s) or has_fatal_end(s)):
+        return Outcome.CRASH
+    said = [e for e in s.events if e.says] if handled else []
+    if not all(went_on(s, error) for error in errors_of(s)) or any(
+        moved_after(s.events, e.order) <= STILL_PRINTED for e in said
+    ):
         return Outcome.CRASH
     moves = not is_explained and s.case.hang is None and steps_at_the_end(tuple(s.events), s.case.log)
     return Outcome.MOVES if moves else Outcome.UNKNOWN

@@ -7,7 +7,7 @@ is said.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
@@ -174,24 +174,42 @@ def program_of(path: str) -> list[str]:
     return list(dict.fromkeys([path, *imports_beside(path).values(), *importers_beside(path)]))
 
 
+def asked_in(frame: Frame) -> list[ast.Attribute]:
+    """The methods that a line calls, with the objects of which it asks them."""
+    called = (c.func for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line))
+    return [f for f in called if isinstance(f, ast.Attribute)]
+
+
+class Answer(NamedTuple):
+    """A call of a function of the program, in the file `path`."""
+
+    path: str
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+    call: ast.Call
+
+
+def calls_on(frame: Frame, verb: str, answers: Collection[str]) -> list[Answer]:
+    """Of a line that asks one object (`q.join()`, with `verb` join): the calls in the program that answer it, by their names, with their functions."""
+    names = {last_name(f.value) for f in asked_in(frame) if f.attr == verb}
+    return [
+        Answer(path, function, call)
+        for path in (program_of(frame.file) if len(names) == 1 else ())
+        for function in nodes_of(path)
+        if isinstance(function, FUNCTION)
+        for call in calls_in(own_nodes(function))
+        if isinstance(call.func, ast.Attribute) and call.func.attr in answers and last_name(call.func.value) in names
+    ]
+
+
 def not_done(frame: Frame) -> Kept | None:
     """Of a line that waits until all items of a queue are done (`q.join()`): the one function that takes them, and does not say so of each."""
-    joined = [c for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line) and last_name(c.func) == "join"]
-    names = {last_name(c.func.value) for c in joined if isinstance(c.func, ast.Attribute)}
-    found = []
-    for path in program_of(frame.file) if len(names) == 1 else ():
-        for function in (n for n in nodes_of(path) if isinstance(n, FUNCTION)):
-            gets = [
-                c for c in calls_in(own_nodes(function)) if isinstance(c.func, ast.Attribute) and c.func.attr == "get"
-            ]
-            gets = [c for c in gets if last_name(c.func.value) in names] if gets else []  # type: ignore[attr-defined]
-            found += [(path, function, c) for c in gets]
+    found = calls_on(frame, "join", ("get",))
     if len(found) != 1:
         return None
     path, function, get = found[0]
     assert isinstance(get.func, ast.Attribute)
     done, statement = f"{ast.unparse(get.func.value)}.task_done", _statement(path, get.lineno)
-    kept = Kept(path, get.lineno, ast.unparse(get), names.pop(), f"{done}()")
+    kept = Kept(path, get.lineno, ast.unparse(get), last_name(get.func.value), f"{done}()")
     if statement is None:
         return None
     if not any(last_name(c.func) == "task_done" for p in program_of(frame.file) for c in calls_in(nodes_of(p))):
@@ -222,8 +240,7 @@ class Takes(NamedTuple):
 
     def as_at(self, frame: Frame) -> Takes | None:
         """The same of the objects of which a line asks; None where no line tells them and no keyword does."""
-        asked = [c.func for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line)]
-        owners = {last_name(f.value) for f in asked if isinstance(f, ast.Attribute) and f.attr in self.methods}
+        owners = {last_name(f.value) for f in asked_in(frame) if f.attr in self.methods}
         return self if self.keyword else self._replace(owners=tuple(sorted(owners))) if owners else None
 
 

@@ -101,7 +101,7 @@ def doer(case: Case, evidence: RankEvidence, edge: WaitEdge) -> Doer | None:
     if main is None:
         return None
     ident, is_thread = _caller(case, evidence.rank, edge)
-    known = {s.ident: s for s in evidence.stacks if s.ident is not None and _is_of(evidence, s)}
+    known = {s.ident: s for s in evidence.own_stacks if s.ident is not None}
     first = (known.get(ident) if ident is not None else None) or main
     first = first if first.frames or first.given else main  # of the autograd engine: it works for who called backward
     is_gone = is_thread and bool(known) and ident not in known
@@ -189,8 +189,4 @@ def _followed(
 
 def others_of(evidence: RankEvidence, who: Doer) -> tuple[ThreadStack, ...]:
     """The other threads of the process that are in Python."""
-    return tuple(s for s in evidence.stacks if s not in who.stacks and s.frames and _is_of(evidence, s))
-
-
-def _is_of(evidence: RankEvidence, stack: ThreadStack) -> bool:
-    return stack.process_id in (None, evidence.identity.pid)
+    return tuple(s for s in evidence.own_stacks if s not in who.stacks and s.frames)

@@ -8,16 +8,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.given_back import LOOPS, calls_in, final_statements, own_nodes, program_of, way_past
-from unhang.analyze.locks import FUNCTION
+from unhang.analyze.given_back import LOOPS, asked_in, calls_in, calls_on, final_statements, own_nodes, way_past
 from unhang.analyze.source import function_at, nodes_around
-from unhang.analyze.trees import covers, nodes_of
+from unhang.analyze.trees import covers
 from unhang.model import Frame, RaisedError, user_frames
 
 _ENDED_BY = {"wait": ("set", "notify", "notify_all"), "get": ("put", "put_nowait"), "acquire": ("release",)}
-
-
-_TELLS = _ENDED_BY["wait"]
 
 
 class NotTold(NamedTuple):
@@ -31,10 +27,7 @@ class NotTold(NamedTuple):
 
 def not_told(frame: Frame, errors: Iterable[RaisedError]) -> NotTold | None:
     """Of a line that waits: an exception that was caught, before the function in which it was raised had done what the wait is for."""
-    asked = [
-        c.func for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line) and isinstance(c.func, ast.Attribute)
-    ]
-    waits = {(last_name(f.value), f.attr) for f in asked if f.attr in _ENDED_BY}
+    waits = {(last_name(f.value), f.attr) for f in asked_in(frame) if f.attr in _ENDED_BY}
     for error in errors:
         for at in user_frames(error.frames):
             function = function_at(at.file, at.line)
@@ -67,25 +60,15 @@ class Untold(NamedTuple):
 
 def untold(frame: Frame) -> Untold | None:
     """Of a line that waits to be told (`x.wait()`): a way through the one function that tells it on which it does not."""
-    asked = [
-        c.func for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line) and isinstance(c.func, ast.Attribute)
-    ]
-    names = {last_name(f.value) for f in asked if f.attr == "wait"}
-    tells = []
-    for path in program_of(frame.file) if len(names) == 1 else ():
-        for function in (n for n in nodes_of(path) if isinstance(n, FUNCTION)):
-            calls = [
-                c for c in calls_in(own_nodes(function)) if isinstance(c.func, ast.Attribute) and c.func.attr in _TELLS
-            ]
-            tells += [(path, function, c) for c in calls if last_name(getattr(c.func, "value", c)) in names]
+    tells = calls_on(frame, "wait", _ENDED_BY["wait"])
     if len(tells) != 1:
         return None
     path, function, call = tells[0]
     head = ast.Pass(lineno=function.lineno, end_lineno=function.body[0].lineno - 1)
     way = way_past(path, function, head, lambda n: n is call)
-    is_of_it = way is not None and any(
-        re.search(rf"\b{name}\b", way[2]) for name in names
-    )  # whether there is one at all
+    assert isinstance(call.func, ast.Attribute)
+    name = last_name(call.func.value)
+    is_of_it = way is not None and bool(re.search(rf"\b{name}\b", way[2]))  # whether there is one at all
     return Untold(path, function.name, ast.unparse(call), *way) if way is not None and not is_of_it else None
 
 
@@ -101,18 +84,10 @@ class Ended(NamedTuple):
 
 def ended_producer(frame: Frame) -> Ended | None:
     """Of a line that waits for an item of a queue which no thread is left to fill: the way out on which the one that filled it ends."""
-    asked = [
-        c.func for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line) and isinstance(c.func, ast.Attribute)
-    ]
-    names = {last_name(f.value) for f in asked if f.attr == "get"}
-    found = []
-    for path in program_of(frame.file) if len(names) == 1 else ():
-        for function in (n for n in nodes_of(path) if isinstance(n, FUNCTION)):
-            puts = [c for c in calls_in(own_nodes(function)) if _is_put(c, names)]
-            found += [(path, function, puts)] if puts else []
-    if len(found) != 1:
+    answers = calls_on(frame, "get", _ENDED_BY["get"])
+    if len({a.function for a in answers}) != 1:
         return None
-    path, function, puts = found[0]
+    path, function, puts = answers[0].path, answers[0].function, [a.call for a in answers]
     loops = [n for n in own_nodes(function) if isinstance(n, LOOPS) and any(covers(n, c.lineno) for c in puts)]
     ends = [n for loop in loops for n in ast.walk(loop) if isinstance(n, ast.Return | ast.Break)]
     is_last = any(c.lineno > (loop.end_lineno or 0) for loop in loops for c in puts)
@@ -122,8 +97,3 @@ def ended_producer(frame: Frame) -> Ended | None:
         return None
     queue = next(ast.unparse(c.func.value) for c in puts if isinstance(c.func, ast.Attribute))
     return None if is_last else Ended(path, function.name, queue, ends[0].lineno, ast.unparse(tests[-1].test))
-
-
-def _is_put(call: ast.Call, names: set[str]) -> bool:
-    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("put", "put_nowait")
-    return is_method and isinstance(call.func, ast.Attribute) and last_name(call.func.value) in names

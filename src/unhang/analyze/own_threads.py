@@ -24,11 +24,6 @@ _JOINS_THREADS = (("/threading.py", "_shutdown"), ("/concurrent/futures/thread.p
 _OF_A_POOL = "/concurrent/futures/thread.py"
 
 
-def own_threads(evidence: RankEvidence) -> list[ThreadStack]:
-    """The threads of the rank's own process."""
-    return [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
-
-
 class OwnPool(NamedTuple):
     """`function` runs in the threads of `pool`, made by `made`, and waits at `waits` for what it submits to that at `submits`."""
 
@@ -147,7 +142,7 @@ def keeps_alive(evidence: RankEvidence) -> KeepsAlive | None:
     main = evidence.main_frames
     if not any(f.file.endswith(file) and f.function == name for f in main for file, name in _JOINS_THREADS):
         return None
-    threads = [t for t in own_threads(evidence) if not t.is_main and user_frames(t.frames)]
+    threads = [t for t in evidence.own_stacks if not t.is_main and user_frames(t.frames)]
     for thread in threads if not any(t.is_active is True for t in threads) else ():
         mine = user_frames(thread.frames)
         does, what = _waits_at(mine[0])

@@ -326,10 +326,8 @@ class Situation:
             return Outcome.INTERRUPTED
         if self.is_hang:
             return Outcome.HANG
-        from unhang.analyze.first_errors import by_the_log
-
         if self.is_crash:
-            return by_the_log(self, is_explained, handled=True)
+            return self._by_the_log(is_explained, handled=True)
         if straggling:
             return Outcome.STRAGGLER
         known = (
@@ -337,7 +335,12 @@ class Situation:
         )
         if known:
             return Outcome.CLEAN
-        return by_the_log(self, is_explained)
+        return self._by_the_log(is_explained)
+
+    def _by_the_log(self, is_explained: bool, handled: bool = False) -> Outcome:
+        from unhang.analyze.first_errors import by_the_log  # a job that was watched to its end never needs it
+
+        return by_the_log(self, is_explained, handled)
 
     def others(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Every rank but these."""

@@ -118,7 +118,7 @@ def _caller(evidence: RankEvidence) -> ThreadStack | None:
         return main
     if activity_of(evidence).kind != "lock":
         return None
-    own = (s for s in evidence.stacks if s.process_id in (None, evidence.identity.pid) and not s.is_main)
+    own = (s for s in evidence.own_stacks if not s.is_main)
     return next((s for s in own if in_communication(s) and user_path(s.frames)), None)
 
 

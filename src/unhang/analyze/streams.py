@@ -32,7 +32,7 @@ def stack_of_call(case: Case, row: int) -> ThreadStack | None:
     evidence = case.ranks.get(int(case.calls["rank"][row]))
     if evidence is None:
         return None
-    known = {s.ident: s for s in evidence.stacks if s.ident and s.process_id in (None, evidence.identity.pid)}
+    known = {s.ident: s for s in evidence.own_stacks if s.ident}
     thread = _IDENT.search(case.calls.threads[int(case.calls["thread"][row])])
     return known.get(int(thread[1])) if thread and known else evidence.main_stack
 

@@ -27,7 +27,7 @@ from unhang.fix.single import (
 )
 from unhang.lint import known
 from unhang.model import Diagnosis, Finding, Fix
-from unhang.model.findings import CALL_FIRST, LIMIT, limits_last
+from unhang.model.findings import LIMIT, limits_last
 
 # A wait for the rank that writes, before the others read: a barrier between the two, where every rank comes to it.
 
@@ -149,8 +149,7 @@ def _change(finding: Finding) -> Change:
         case "uneven-inputs", "uneven-inputs":
             return even_rounds
         case "code-divergence" | "rank-exited-early", "uneven-inputs":
-            if finding.fixes and finding.fixes[0].does == CALL_FIRST:
-                raise NoDiff("the test makes a call itself, and not on every rank: see what to do in the report")
+            _refuse_what_no_diff_does(finding)
             return same_rounds
         case _, "subgroup-not-created-by-all" if finding.condition and not asks_for_the_rank(finding.condition):
             raise NoDiff("every rank has to make the group, also one that does not come there: make it at the start")
@@ -176,9 +175,13 @@ def _change(finding: Finding) -> Change:
         raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
     if asks_for_the_rank(finding.condition):
         return _hoist
+    _refuse_what_no_diff_does(finding)
+    return _agree
+
+
+def _refuse_what_no_diff_does(finding: Finding) -> None:
     if finding.fixes and not any(f.does or f.patch for f in finding.fixes):
         raise NoDiff("more than the condition has to change: see what to do in the report")
-    return _agree
 
 
 def _of_handler(finding: Finding) -> Change:

@@ -111,21 +111,15 @@ def take_over_puts(frame: Passing, puts: dict[Kept, bool], function: Function, o
         if owner == "self" or function.name == frame.function.name:  # it is our own caller's affair
             frame.puts[key] = frame.puts.get(key, True) and (by or by_batch)
         else:
-            frame.link.puts.add((key, function.name, (frame.file, frame.at), by or by_batch))
+            frame.link.puts[key].add((function.name, (frame.file, frame.at), by or by_batch))
 
 
 def is_filled_by_batches(link: Link, key: Kept) -> bool:
     """Whether all who put something into a container of an object do so only where the rank's own batch is good for it."""
-    count, by_key = link.puts_by_key
-    if count != len(link.puts):  # it only grows
-        by_key = {}
-        for put in link.puts:
-            by_key.setdefault(put[0], []).append(put)
-        link.puts_by_key = len(link.puts), by_key
-    rows = by_key.get(key, [])
+    rows = link.puts.get(key, set())
     if not rows or not all(by for *_, by in rows):
         return False
-    project, sites = link.project, {(method, site) for _, method, site, _ in rows}
+    project, sites = link.project, {(method, site) for method, site, _ in rows}
     own = [(at, project.function(key[0], at)) for at in project.methods_of(key[0], key[1]).values()]
     todo = [f.name for at, f in own if key[2] in containers(f) and ("", (key[0], at)) not in sites]
     seen = set(todo)

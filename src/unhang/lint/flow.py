@@ -142,7 +142,9 @@ class Frame(Loops):
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
         summary.alone, summary.puts = self.alone, self.puts
-        self.link.puts |= {(key, "", (self.file, self.at), True) for key, by in self.puts.items() if by}
+        for key, by in self.puts.items():
+            if by:
+                self.link.puts[key].add(("", (self.file, self.at), True))
         summary.marks = marks_of(self) if self.marked else {}
         returned = PLAIN
         for n, value in enumerate(self._returned):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -60,8 +61,9 @@ class Link(Makers):
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
-        self.puts: set[Put] = set()  # who puts something into containers that objects keep
-        self.puts_by_key: tuple[int, dict[Kept, list[Put]]] = (0, {})  # and how many they were
+        self.puts: defaultdict[Kept, set[Put]] = defaultdict(
+            set
+        )  # who puts something into containers that objects keep
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}

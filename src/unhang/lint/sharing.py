@@ -159,7 +159,7 @@ def _stale(link: Link) -> set[Asked]:
     stale |= {(file, "wrapped", name) for file, name in link.wrapped}
     stale |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
     stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed}
-    filled = {key for key, *_ in link.puts if is_filled_by_batches(link, key)}
+    filled = {key for key in link.puts if is_filled_by_batches(link, key)}
     stale |= {(file, "attribute", cls, name) for file, cls, name in filled}
     stale |= link.asks_grads if link.skips_layers else set()
     todo = list(stale)
@@ -190,7 +190,8 @@ def _learn(link: Link, of: Learned, own: Roots) -> None:
     link.global_flags |= of.global_flags
     link.skips_layers |= of.skips_layers
     link.keyed |= of.keyed
-    link.puts |= of.puts
+    for key, rows in of.puts.items():
+        link.puts[key] |= rows
     ours = {n for n, _ in own}
     link.pending += [one for one in of.outside if one.root not in ours]
 

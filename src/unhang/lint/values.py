@@ -177,7 +177,7 @@ class Effect(NamedTuple):
 
 
 Kept = tuple[int, str, str]  # an attribute of an object: the file and class, and its name
-Put = tuple[Kept, str, tuple[int, int], bool]  # who puts something there by which method, and whether by the batch
+Put = tuple[str, tuple[int, int], bool]  # who puts something there by which method, and whether by the batch
 Raised = tuple[
     str, int, frozenset[int]
 ]  # an exception, how its condition differs, and on which parameters that depends
@@ -272,4 +272,4 @@ class Learned(NamedTuple):
     skips_layers: bool
     keyed: set[tuple[int, str, str]]
     outside: list[Outside]
-    puts: set[Put]
+    puts: dict[Kept, set[Put]]

@@ -257,6 +257,11 @@ class RankEvidence:
         return next((s for s in self.stacks if s.is_main), None)
 
     @property
+    def own_stacks(self) -> tuple[ThreadStack, ...]:
+        """Those of the rank's own process, not of its children."""
+        return tuple(s for s in self.stacks if s.process_id in (None, self.identity.pid))
+
+    @property
     def main_frames(self) -> tuple[Frame, ...]:
         """Its frames, innermost first; none where no stack was taken."""
         stack = self.main_stack

@@ -133,7 +133,6 @@ DIFFS = (
     "every rank calls", "decide together", "end together", "raise again", "find unused", "make folder", "wait for writer", "send first",
     "join thread", "gather objects", "one says", "set always", "after the round", "skip together",
 )  # fmt: skip
-CALL_FIRST = "call first"  # no diff, and none of another sort in its place
 LOOK, LIMIT = "look", "limit"
 _CHANGES = ("patch", "command", "setting", "advice")
 SEVERITIES = ("wrong", "doubtful", "note")

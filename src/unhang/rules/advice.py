@@ -12,7 +12,7 @@ from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal, nodes_around
 from unhang.model import Fix, Frame, Gate
-from unhang.model.findings import CALL_FIRST, LOOK, NO_HELP
+from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w
 from unhang.rules.framework_advice import of_monitor, read_before
 
@@ -238,7 +238,6 @@ def call_first(frame: Frame | None) -> Fix | None:
         advice=f"# {_where(frame)}, in place of `{line}`, on every rank\nasked = {call}\n{line.replace(call, 'asked', 1)}",
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
-        does=CALL_FIRST,
     )
 
 

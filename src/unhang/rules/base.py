@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from unhang.analyze.situation import Situation
@@ -24,7 +25,7 @@ HEADINGS = {
     "sources": "Sources",
 }
 OTHERWISE = "else"  # the variant for what has no text of its own
-_CARD = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
+_SECTION = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")
 _OF_A_CARD = {"cause", "what", *HEADINGS, "silent", "lines", "from_log", "title", "because", "fixes"}
 _OF_A_FIX = {"name", "title", "advice", "command", "setting", "verify", "undo", "does", "kind"}
@@ -52,12 +53,24 @@ class Card:
     def fixes_for(self, names: Sequence[str] | None, words: Mapping[str, object]) -> tuple[Fix, ...]:
         """The fixes of these names in this order, all for None, with the words put in."""
         chosen = [self.fixes[name] for name in (self.fixes if names is None else names)]
-        return tuple(Fix(*(filled(part, words) for part in _parts(fix))) for fix in chosen)
+        return tuple(with_words(fix, words) for fix in chosen)
 
 
 def filled(text: str, words: Mapping[str, object]) -> str:
     """The text with its {words} put in; braces around anything else stay as they are."""
     return _WORD.sub(lambda m: str(words[m[1]]) if m[1] in words else m[0], text) if "{" in text else text
+
+
+def with_words(fix: Fix, words: Mapping[str, object]) -> Fix:
+    """The fix with the words put in."""
+    return Fix(*(filled(part, words) for part in _parts(fix)))
+
+
+def sections_in(folder: Traversable) -> Iterator[tuple[str, str]]:
+    """(name, text) of each `[name]` in the tables of a folder; to read all of them as TOML would take longer than most verdicts."""
+    for table in sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name):
+        for part in _SECTION.split(table.read_text(encoding="utf-8"))[1:]:
+            yield part[1 : part.index("]")], part
 
 
 @cache
@@ -73,12 +86,8 @@ def all_cards() -> dict[str, Card]:
 
 @cache
 def _texts() -> dict[str, str]:
-    """The text of each card; to read all of them as TOML would take longer than most verdicts."""
-    found = {}
-    for file in files("unhang.rules").joinpath("cards").iterdir():
-        for part in _CARD.split(file.read_text(encoding="utf-8"))[1:]:
-            found[part[1 : part.index("]")]] = part
-    return found
+    """The text of each card."""
+    return dict(sections_in(files("unhang.rules").joinpath("cards")))
 
 
 def _card(rule: str, fields: Mapping[str, Any]) -> Card:

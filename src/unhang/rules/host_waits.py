@@ -50,7 +50,7 @@ from unhang.analyze.outside_waits import (
     uncommitted,
     writes_back,
 )
-from unhang.analyze.own_threads import forked_place, own_pool, own_threads
+from unhang.analyze.own_threads import forked_place, own_pool
 from unhang.analyze.polling import asks_database, name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
@@ -83,7 +83,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     yield from _of_locks(s, late, frame, evidence)
     yield from _of_outside(s, late, frame, evidence)
     yield from of_threads(late, frame, evidence)
-    others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
+    others = [t for t in evidence.own_stacks if not t.is_main]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
         yield Remedy("empty the queue", words)
@@ -147,7 +147,7 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
         keyword = "async with" if evidence.tasks else "with"
         words = {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler, **_held(twice)}
         yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
-    if awaits in _OF_A_LOCK and (two := crosswise(own_threads(evidence))):
+    if awaits in _OF_A_LOCK and (two := crosswise(evidence.own_stacks)):
         yield _in_one_order(two)
     if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
         yield Remedy("leave the place", _held(own_place))

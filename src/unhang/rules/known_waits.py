@@ -11,13 +11,12 @@ from importlib.resources import files
 
 from unhang.analyze.given_back import Kept, Takes, kept_connections, takers
 from unhang.analyze.locks import blocks_around, blocks_at, held_by
-from unhang.analyze.own_threads import own_threads
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.trees import covers, nodes_of
 from unhang.model import Fix, Frame, RankEvidence, user_frames
 from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
-from unhang.rules.base import filled
+from unhang.rules.base import with_words
 from unhang.rules.late import stack_of
 
 _VERIFY = {
@@ -57,7 +56,7 @@ def _row(fields: Mapping[str, object]) -> KnownWait:
     if unknown := fields.keys() - _OF_A_WAIT:
         raise ValueError(f"a known wait has no field {min(unknown)!r}")
     kind = str(fields.get("kind", ""))
-    said = {name: str(fields[name]) for name in ("advice", "command", "setting") if name in fields}
+    said = {name: str(fields[name]).strip() for name in ("advice", "command", "setting") if name in fields}
     verify, undo = str(fields.get("verify", _VERIFY[kind])), str(fields.get("undo", "revert the edit"))
     fix = Fix(str(fields["title"]), verify, undo=undo, kind=kind, **said)
     lists = {name: tuple(fields[name]) for name in _LISTS if name in fields}  # type: ignore[arg-type, var-annotated]
@@ -88,11 +87,7 @@ def known_repairs(s: Situation, late: LateRank) -> Iterator[Fix]:
             if uses is None or not kept or any(takers(f, uses) for x in others for f in user_frames(x)):
                 continue
             words |= _of_kept(kept)
-        fix = row.fix
-        yield Fix(
-            fix.title, fix.verify, command=filled(fix.command, words), setting=filled(fix.setting, words), undo=fix.undo,
-            advice=filled(fix.advice, words).strip(), kind=fix.kind,
-        )  # fmt: skip
+        yield with_words(row.fix, words)
 
 
 def _waiting(s: Situation, late: LateRank, evidence: RankEvidence, frame: Frame) -> list[Frames]:
@@ -105,7 +100,7 @@ def _waiting(s: Situation, late: LateRank, evidence: RankEvidence, frame: Frame)
 def _others(evidence: RankEvidence, mine: Sequence[Frames]) -> list[Frames]:
     return [
         frames
-        for frames in (*(t.frames for t in own_threads(evidence)), *(t.frames for t in evidence.tasks))
+        for frames in (*(t.frames for t in evidence.own_stacks), *(t.frames for t in evidence.tasks))
         if frames not in mine
     ]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.analyze.given_back import kept_place, not_done
 from unhang.analyze.never_told import ended_producer, not_told, untold
-from unhang.analyze.own_threads import body_waits, few_parties, keeps_alive, own_threads
+from unhang.analyze.own_threads import body_waits, few_parties, keeps_alive
 from unhang.analyze.situation import LateRank
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
@@ -36,7 +36,7 @@ def waits_for_work(thread: ThreadStack) -> bool:
 
 def of_threads(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
     """Of a wait for what another thread or task of the process does, or has."""
-    threads, awaits = own_threads(evidence), late.activity.awaits
+    threads, awaits = evidence.own_stacks, late.activity.awaits
     if body := body_waits(threads):
         words: dict[str, object] = {"body": w.spot(body.body), "imports": w.spot(body.imports), "use": body.use}
         yield Remedy("build it later", {**words, "function": body.function, "made": indent(body.made, "    ")})

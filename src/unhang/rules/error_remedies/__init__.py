@@ -24,10 +24,9 @@ from unhang.analyze.source import frame_at
 from unhang.analyze.trees import line_text, nodes_of, program_files
 from unhang.model import Fix, Frame, RaisedError
 from unhang.rules import wording as w
-from unhang.rules.base import filled
+from unhang.rules.base import filled, sections_in
 
 _VERIFY, _UNDO = "unhang run -- <the same command>: outcome clean", "revert the edit"
-_ROW = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _HAS = re.compile(r"^has = (\[.*\])$", re.MULTILINE)
 _FIELDS = {"has", "type", "match", "not", "frame", "no_frame", "own", "line", "title", "kind", "unplaced", "calls", "returns", "defines", "source",
            "advice", "command", "setting", "verify", "undo"}  # fmt: skip
@@ -57,9 +56,8 @@ class Row(NamedTuple):
 @cache
 def all_rows() -> tuple[Row, ...]:
     """Every row of the tables; only what is searched for is read, for to read all as TOML takes longer than most verdicts."""
-    tables = sorted((f for f in files(__name__).iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    parts = [part for table in tables for part in _ROW.split(table.read_text(encoding="utf-8"))[1:]]
-    return tuple(Row(p[1 : p.index("]")], tuple(json.loads(m[1])), p) for p in parts if (m := _HAS.search(p)))
+    found = ((name, _HAS.search(text), text) for name, text in sections_in(files(__name__)))
+    return tuple(Row(name, tuple(json.loads(has[1])), text) for name, has, text in found if has)
 
 
 def rows_for(error: RaisedError, frame: Frame | None) -> tuple[Row, ...]:
