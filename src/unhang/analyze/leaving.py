@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from unhang.analyze.activity import POLLING_SHARE, RESULT_OF_RAY, Activity, activity_of
+from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
+from unhang.analyze.all_wait import all_meet_by_files
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.order import is_dispatch_race, is_thread_race
-from unhang.analyze.polling import asks_store, meets_by_files
+from unhang.analyze.polling import asks_store
 from unhang.analyze.rounds import guards_in, loop_that_differs
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
@@ -98,14 +99,6 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     if not ended and not (len(alone) > 1 and (all(_asks_store(s, r) for r in alone) or all_meet_by_files(s))):
         return ()
     return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()
-
-
-def all_meet_by_files(s: Situation) -> bool:
-    """Whether every rank looks, again and again, for the files of the others, and has left its own."""
-    polled = {r: a.frame for r, a in s.activities.items() if a.is_polled}
-    return polled.keys() == set(s.case.world) and all(
-        f is not None and meets_by_files(f.file, f.line) for f in polled.values()
-    )
 
 
 def _asks_store(s: Situation, rank: int) -> bool:
@@ -379,22 +372,3 @@ def _shared_loop(
     frame, loop = loop_that_differs(s.case, stayers, gone)
     # Where a condition decides over the call, a round may have left it out.
     return None if any(True for _ in guards_in(frame, loop.header, mine)) else (frame, loop)
-
-
-def all_wait_for_ray(s: Situation) -> set[int]:
-    """All ranks, if each waits for a result of Ray, and no call of a group is under way."""
-    return _all_ranks(s, lambda a: a.awaits == RESULT_OF_RAY)
-
-
-def all_in_unknown_calls(s: Situation) -> set[int]:
-    """All ranks, if each stands in a call with others by its stack, and no recorder knows these calls.
-
-    torch 2.4 to 2.7 keep none of gloo's; and a call of NCCL is recorded when the communicator that it needs has been made.
-    """
-    found = _all_ranks(s, lambda a: a.kind == "communication")
-    return found if len(found) > 1 else set()
-
-
-def _all_ranks(s: Situation, does: Callable[[Activity], bool]) -> set[int]:
-    found = {r for r, a in s.activities.items() if does(a)} if set(s.case.in_sight) == set(s.case.world) else set()
-    return found if found == set(s.case.world) and not s.index.groups_with_open_calls() else set()

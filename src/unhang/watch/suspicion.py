@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.leaving import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray, cannot_end
+from unhang.analyze.all_wait import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray
+from unhang.analyze.leaving import cannot_end
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.watch import BOOTSTRAP, RunOptions
@@ -99,8 +100,13 @@ class Idleness:
             return None if s.case.calls.is_empty and self._work.is_at_work(pids) else found
         if not (found := all_wait_for_ray(s)):
             return set()
-        job = [self._root, *(p.pid for p in descendants_of(self._root))]
-        sleeps = any((sleep_left_s(pid) or 0.0) > 0 for pid in calls_of_ray(job))  # such a wait ends by itself
+        job, ranks = (
+            [self._root, *(p.pid for p in descendants_of(self._root))],
+            set(pids),
+        )  # a rank may sleep between its questions
+        sleeps = any(
+            (sleep_left_s(pid) or 0.0) > 0 for pid in calls_of_ray(job) if pid not in ranks
+        )  # this ends by itself
         return None if sleeps or self._work.is_at_work(job) or any(map(talks_elsewhere, job)) else found
 
 

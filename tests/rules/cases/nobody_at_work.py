@@ -19,15 +19,35 @@ def fit():
 def rollout():
     return ray.get(board.newer_than.remote(3))
 """
+_GATE = "/example/nobody_at_work/gate.py"
+_LOOP = """import ray
+
+def pass_gate(gate, number, report):
+    ray.get(gate.arrive.remote(number, report))
+    while not ray.get(gate.is_open.remote(number)):
+        time.sleep(0.05)
+
+@ray.remote(max_restarts=-1)
+class Gate:
+    def arrive(self, number, report):
+        self.arrived.setdefault(number, []).append(report)
+
+    def is_open(self, number):
+        return len(self.arrived.get(number, ())) == 2
+"""
+linecache.cache[_GATE] = (len(_LOOP), None, _LOOP.splitlines(keepends=True), _GATE)
 linecache.cache[_PROGRAM] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), _PROGRAM)
+_ASKS = Frame(_GATE, 6, "pass_gate")
 _FIT, _ROLLOUT = Frame(_PROGRAM, 4, "fit"), Frame(_PROGRAM, 7, "rollout")
 
 
-def _learners(*actors: tuple[str, tuple[Frame, ...]], beside: int = 2, **given: object) -> Callable[[], Case]:
-    """Two ranks, of which `beside` wait for a result of Ray. `actors`: the calls of Ray that are under way, each with its stack."""
+def _learners(
+    *actors: tuple[str, tuple[Frame, ...]], beside: int = 2, at: tuple[Frame, ...] = (_GETS, _FIT), **given: object
+) -> Callable[[], Case]:
+    """Two ranks, of which `beside` wait for a result of Ray at `at`. `actors`: the calls of Ray that are under way, each with its stack."""
 
     def made() -> Case:
-        waits = {"stacks": (ThreadStack("MainThread", (_GETS, _FIT), is_main=True),)}
+        waits = {"stacks": (ThreadStack("MainThread", at, is_main=True),)}
         trains = {"stacks": (ThreadStack("MainThread", (_FIT,), is_main=True),)}
         more = {r: waits if r < beside else trains for r in range(2)}
         case = make_case(
@@ -47,6 +67,7 @@ CASES = {
         Fires(_learners(_SAMPLER, _BOARD), (), 4, cause="rank-stuck-in-user-code"),
         Fires(_learners(_SAMPLER), (), 4),  # they wait for each other, as far as is seen
         Fires(_learners(), (), 4),
+        Fires(_learners(at=(_ASKS,)), (), 8),  # the actor that is asked may have been made anew
         Quiet(_learners(_SAMPLER, _BOARD, beside=1), "one rank waits for something else"),
         Quiet(_learners(_SAMPLER, _BOARD, hang=None, exit_code=0), "a job that ended"),
         Quiet(

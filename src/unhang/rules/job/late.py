@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from unhang.analyze.activity import OF_RAY, is_loader_worker
+from unhang.analyze.activity import is_loader_worker
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.going_on import missing_by_lines
-from unhang.analyze.host_waits import asks_ray, method_of
-from unhang.analyze.leaving import all_wait_for_ray, destroyed_before, swallowed_by
+from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
@@ -362,33 +361,3 @@ def straggler(s: Situation) -> Found | None:
     evidence, group = (EvidenceLine("arrival times", seen),), w.group_of(late.group)
     say = f"/{late.pace.kind}"
     return Found(0.85, (late.rank,), evidence, words, say=say, victims=s.others((late.rank,)), group=group)
-
-
-@rule("nobody-at-work")
-def nobody_at_work(s: Situation) -> Found | None:
-    """All ranks wait for results of Ray, and the watcher saw no process of the job at work."""
-    ranks = sorted(all_wait_for_ray(s)) if s.case.hang is not None and s.is_hang and not s.failures else []
-    if not ranks:
-        return None
-    at = s.activities[ranks[0]].frame
-    actors = [(t.name.removeprefix(OF_RAY), t) for t in s.case.launcher_stacks if t.name.startswith(OF_RAY)]
-    calls = dict.fromkeys(call for call, _ in actors)
-    stands = {call: mine[0] for call, t in actors if (mine := user_frames(t.frames))}
-    last = [c for c in calls if c not in stands or not asks_ray(stands[c])]
-    place = {c: stands.get(c) or (method_of(at.file, c) if at else None) for c in calls}
-    words = {
-        "at": w.at(at),
-        "calls": w.listed([f"`{c}`" for c in calls]) if calls else "no other call of Ray that can be seen",
-        "are": both("is" if len(calls) < 2 else "are"),
-        "last": w.listed([f"`{c}`{w.at(place[c])}" for c in last])
-        if last
-        else "none of them: they wait for each other",
-    }
-    lines = [
-        EvidenceLine(f"{c} of Ray", f"stands at {w.spot(f)}" if f else "no line of yours") for c, f in place.items()
-    ]
-    one = place[last[0]] if len(last) == 1 else None
-    return Found(
-        0.85, (), (*w.stack_lines(s.case.ranks[ranks[0]], 3), *lines), words, "chain" if last else "else", victims=tuple(ranks),
-        location=w.location_of(one or at),
-    )  # fmt: skip

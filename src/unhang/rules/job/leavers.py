@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import majority
+from unhang.analyze.all_wait import all_in_unknown_calls
 from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
 from unhang.analyze.leaving import (
     EndedBefore,
-    all_in_unknown_calls,
     destroyed_before,
     ended_after_error,
     ended_before,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from unhang.analyze.activity import OF_RAY
+from unhang.analyze.actors import Forgetful, asks_ray, forgetful_actor, method_of, polls_ray
+from unhang.analyze.all_wait import all_in_unknown_calls, all_wait_for_ray
 from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
-from unhang.analyze.leaving import all_in_unknown_calls
 from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.situation import Situation
@@ -15,6 +17,7 @@ from unhang.model import EvidenceLine, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition
 from unhang.rules.base import Found, Names, rule
+from unhang.rules.wording import both
 
 
 @rule("stacks-disagree")
@@ -322,3 +325,48 @@ def _waiting(s: Situation) -> Iterator[str]:
     for rank, edge in sorted(oldest.items()):
         calls.setdefault(edge.what.removesuffix(" of default_pg"), []).append(rank)
     yield from (f"{w.name_ranks(ranks)} waited in {call}" for call, ranks in calls.items())
+
+
+@rule("nobody-at-work")
+def nobody_at_work(s: Situation) -> Found | None:
+    """All ranks wait for results of Ray, and the watcher saw no process of the job at work."""
+    ranks = sorted(all_wait_for_ray(s)) if s.case.hang is not None and s.is_hang and not s.failures else []
+    if not ranks:
+        return None
+    at = s.activities[ranks[0]].frame
+    actors = [(t.name.removeprefix(OF_RAY), t) for t in s.case.launcher_stacks if t.name.startswith(OF_RAY)]
+    calls = dict.fromkeys(call for call, _ in actors)
+    stands = {call: mine[0] for call, t in actors if (mine := user_frames(t.frames))}
+    last = [c for c in calls if c not in stands or not asks_ray(stands[c])]
+    place = {c: stands.get(c) or (method_of(at.file, c) if at else None) for c in calls}
+    words = {
+        "at": w.at(at),
+        "calls": w.listed([f"`{c}`" for c in calls]) if calls else "no other call of Ray that can be seen",
+        "are": both("is" if len(calls) < 2 else "are"),
+        "last": w.listed([f"`{c}`{w.at(place[c])}" for c in last])
+        if last
+        else "none of them: they wait for each other",
+    }
+    lines = [
+        EvidenceLine(f"{c} of Ray", f"stands at {w.spot(f)}" if f else "no line of yours") for c, f in place.items()
+    ]
+    one, say = place[last[0]] if len(last) == 1 else None, "chain" if last else "else"
+    fixes = ["chain", "limit"]
+    if at is not None and polls_ray(at):
+        lost = forgetful_actor(at)
+        words |= _of_polls(s.activities[ranks[0]].awaits, at, lost)
+        one, say, fixes = lost.at if lost else at, "polls", ["again" if lost else "bring", "limit"]
+    return Found(
+        0.85, (), (*w.stack_lines(s.case.ranks[ranks[0]], 3), *lines), words, say, victims=tuple(ranks), location=w.location_of(one or at),
+        fixes=fixes,
+    )  # fmt: skip
+
+
+def _of_polls(awaits: str, at: Frame, lost: Forgetful | None) -> dict[str, str]:
+    words = {"awaited": awaits, "restarted": "", "loop_at": w.place(at)}
+    if lost:
+        words |= {"actor": lost.actor, "actor_at": w.spot(lost.at), "decorator": lost.decorator, "handed": lost.handed}
+        words["restarted"] = (
+            f" {lost.actor} ({w.spot(lost.at)}) may have been started again (`{lost.decorator}`), without what it was told."
+        )
+    return words

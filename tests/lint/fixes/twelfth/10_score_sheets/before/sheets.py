@@ -1,0 +1,22 @@
+import torch.distributed as dist
+
+
+class Sheets:
+    """Scores of this rank by metric name."""
+
+    def __init__(self):
+        self.scores = {}
+
+    def note(self, results):
+        for name, value in results.items():
+            self.scores.setdefault(name, []).append(value)
+
+    def merged(self):
+        chief = dist.get_rank() == 0
+        out = {}
+        for name in self.scores:
+            parts = [None] * dist.get_world_size() if chief else None
+            dist.gather_object(self.scores[name], parts, dst=0)
+            if chief:
+                out[name] = [v for part in parts for v in part]
+        return out
