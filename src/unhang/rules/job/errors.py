@@ -53,6 +53,7 @@ from unhang.rules.log_lines import (
     quote,
     rank_of_actor,
     ranks_in,
+    ranks_of_devices,
     ranks_of_pids,
 )
 
@@ -170,11 +171,11 @@ def gpu_out_of_memory(s: Situation) -> Found | None:
         return None
     events = s.events.of(*_OF_DEVICE_MEMORY)
     if first is not None and GPU_OOM.search(first.text):
-        seen = FirstException(first.error, first.ranks or _by_device(events), first.failures, first.seen)
+        seen = FirstException(first.error, first.ranks or ranks_of_devices(s, events), first.failures, first.seen)
         return found_at_first(s, seen, 0.7 if comes_late(s, first) else 0.96, say="error")
     events = tuple(e for e in events if e.order not in skipped and "1EB" not in e.text)
     if events and _is_before(events[0], first, by=1) and _is_the_end(s, events):
-        ranks = ranks_in(events) or _by_device(events)
+        ranks = ranks_in(events) or ranks_of_devices(s, events)
         return found_in(s, events, 0.95, ranks, words={"who": name_or(ranks, "a rank"), "at": ""}, say="line")
     return None
 
@@ -183,15 +184,6 @@ def _is_the_end(s: Situation, events: Sequence[LogEvent]) -> bool:
     """Whether nobody went on after it: a step that was skipped is no end."""
     after = moved_after(s.events, events[-1].order)
     return after <= 2 or (has_fatal_end(s) and after <= 40)
-
-
-def _by_device(events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The ranks by the devices' numbers, where one of them is not 0.
-
-    Processes that each see one device call it 0: then the number tells nothing.
-    """
-    devices = {n for e in events if (n := e.number("device")) is not None}
-    return tuple(sorted(devices)) if devices and devices != {0} and max(devices) < 8 else ()
 
 
 @rule("host-out-of-memory")
