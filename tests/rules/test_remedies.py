@@ -260,7 +260,7 @@ def test_a_call_in_a_finalizer_is_taken_out_of_it() -> None:
 def test_what_is_logged_is_made_on_every_rank() -> None:
     source = "def main():\n    if n % 10 == 9:\n        log.info('step %d: %s', n, board)\n    dist.all_reduce(x)\ndef show():\n    dist.barrier()\n"
     calls = {
-        **dict.fromkeys((0, 1), ["all_reduce[1]@main:4", "all_reduce[1]@main:4 !"]),
+        **{key: ["all_reduce[1]@main:4", "all_reduce[1]@main:4 !"] for key in (0, 1)},
         2: ["all_reduce[1]@main:4", "barrier@main:3>~logging>show:6 !"],
     }
     found = judge(Situation(make_case(calls, world=3, source=source))).findings[0]

@@ -96,6 +96,23 @@ def forgetful_actor(frame: Frame) -> Forgetful | None:
     return None
 
 
+def named_actor(frame: Frame) -> tuple[Frame, str] | None:
+    """(line, call) of the one actor that a program names and that ends with its maker's handle, where the loop around a line looks for actors by name."""
+    loop = loop_around(frame.file, frame.line)
+    if loop is None or not any(isinstance(n, ast.Call) and last_name(n.func) == "get_actor" for n in ast.walk(loop)):
+        return None
+    found = [
+        (Frame(path, n.lineno, ""), n)
+        for path in files_beside(frame.file)
+        for n in nodes_of(path)
+        if isinstance(n, ast.Call)
+        and last_name(n.func) == "options"
+        and "name" in (given := {k.arg for k in n.keywords})
+        if not given & {"lifetime", "get_if_exists", None}
+    ]
+    return (found[0][0], ast.unparse(found[0][1])) if len(found) == 1 else None
+
+
 def _is_restarted(decorator: ast.expr) -> bool:
     given = {k.arg: ast.unparse(k.value) for k in getattr(decorator, "keywords", ())}
     return given.get("max_restarts", "0") != "0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from unhang.analyze.align import calls_at
 from unhang.analyze.bindings import last_name
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import calls_only_on_rank_zero, surroundings
-from unhang.analyze.trees import importers_beside, tree_of
+from unhang.analyze.source import calls_only_on_rank_zero, frame_at, surroundings
+from unhang.analyze.trees import importers_beside, nodes_of, program_files, tree_of
 from unhang.model import CollectiveCall, Frame
 
 _MOST_BUFFERS = 64
@@ -114,3 +114,68 @@ def _asks_for_none(test: ast.expr) -> bool:
         case ast.UnaryOp(op=ast.Not(), operand=ast.Call() | ast.Subscript()):
             return True
     return False
+
+
+class SkippedPart(NamedTuple):
+    """The layers `parts` of a module (`self.head`), which take part only if `test`, at line `at`. `value`: what the branch changes with them, if a name."""
+
+    at: Frame
+    parts: tuple[str, ...]
+    test: str
+    value: str
+
+
+@lru_cache(maxsize=64)
+def skipped_part(folder: str, names: tuple[str, ...] = ()) -> SkippedPart | None:
+    """The one branch of the program's forwards that runs layers in some steps alone; of layers with one of these names, where names are given.
+
+    A branch by a setting (`self.training`, an attribute), or with an `else` that runs layers as well, is none.
+    """
+    found = [x for path in program_files(folder) if folder for x in _branches(path, set(names))]
+    return found[0] if len(found) == 1 else None
+
+
+def _branches(path: str, names: set[str]) -> Iterator[SkippedPart]:
+    for module in (n for n in nodes_of(path) if isinstance(n, ast.ClassDef)):
+        methods = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
+        made = (
+            set(map(ast.unparse, _layers(methods["__init__"]))) if {"__init__", "forward"} <= methods.keys() else set()
+        )
+        wanted = {m for m in made if not names or m.removeprefix("self.") in names}
+        for node in (n for f in methods.values() if f.name != "__init__" for n in ast.walk(f) if isinstance(n, ast.If)):
+            parts = tuple(dict.fromkeys(_called(node.body)))
+            if not wanted.isdisjoint(parts) and made.isdisjoint(_called(node.orelse)) and _asks_the_data(node.test):
+                yield SkippedPart(
+                    frame_at(path, node.lineno),
+                    tuple(x for x in parts if x in made),
+                    ast.unparse(node.test),
+                    _changed(node.body),
+                )
+
+
+def _layers(init: ast.FunctionDef) -> Iterator[ast.expr]:
+    """The attributes that are set to something that is made there."""
+    for node in ast.walk(init):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            yield from (t for t in node.targets if isinstance(t, ast.Attribute))
+
+
+def _called(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """What is called there, and what is given to a function such as `checkpoint`."""
+    for node in (n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call)):
+        yield from map(ast.unparse, (node.func, *node.args))
+
+
+def _asks_the_data(test: ast.expr) -> bool:
+    """Whether a test asks for anything but attributes of the object and constants; `is None` asks for what the caller gave."""
+    is_given = isinstance(test, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
+    asked = [n.id for n in ast.walk(test) if isinstance(n, ast.Name)]
+    return not is_given and any(name != "self" for name in asked)
+
+
+def _changed(body: Sequence[ast.stmt]) -> str:
+    """The name that the last statement of a branch sets."""
+    match body[-1]:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
+            return name
+    return ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
-from unhang.analyze.actors import actor_circle
+from unhang.analyze.actors import actor_circle, named_actor
 from unhang.analyze.host_waits import (
     ended_task,
     feeds,
@@ -194,6 +194,8 @@ def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEviden
         decorator = endless.decorator.replace("max_task_retries=-1", "max_task_retries=2")
         words = {"class_at": f"{w.base_name(endless.path)}:{endless.at}", "actor": endless.actor, "spot": spot}
         yield Remedy("limit the tries", {**words, "decorator": decorator})
+    if late.activity.is_polled and (named := named_actor(frame)):
+        yield Remedy("a lifetime", {"made": w.spot(named[0]), "call": named[1], "spot": spot})
     if awaits == PAUSE and (policy := asks_for_pauses(frame.file)):
         yield Remedy("a pause of its own", {"policy": f"{w.base_name(policy[0])}:{policy[1]}", "spot": spot})
     if awaits == "an event or condition" and _is_barrier(stack) and (gone := left_barrier(frame)):

@@ -12,11 +12,12 @@ from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent
+from unhang.model import EvidenceLine, Fix, LogEvent
 from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
 from unhang.rules import wording as w
+from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, rule
 from unhang.rules.error_remedies import of_allocation, of_error
 from unhang.rules.failure import (
@@ -382,7 +383,8 @@ def unused_parameters(s: Situation) -> Found | None:
     message = first.error.message if first else lines[0].text
     evidence = (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None))
     victims = s.others(ranks) if ranks else ()
-    return Found(0.96, ranks, evidence, words, victims=victims, location=w.location_of(frame))
+    fixes: tuple[str | Fix, ...] = (*(of_skipped_part(frame, names) or ("with zero",)), "find unused")
+    return Found(0.96, ranks, evidence, words, victims=victims, location=w.location_of(frame), fixes=fixes)
 
 
 def _names(lines: Sequence[LogEvent]) -> Iterable[str]:

@@ -236,7 +236,7 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
             continue
         if not works_alone(s, late) or waits_idly(s, late):
             kind, told = late.activity.kind, remedy_of(s, late)
-            if told is None and swallowed_by(s, (late.rank,)):
+            if told is None and not late.activity.is_polled and swallowed_by(s, (late.rank,)):
                 continue
             if (meeting := meets_alone(s, late)) is not None:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
