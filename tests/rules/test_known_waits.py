@@ -199,6 +199,32 @@ def test_a_listener_that_authenticates_one_that_says_nothing(tmp_path: Path) -> 
         assert title.startswith("Let the listener authenticate") is (place == "deliver_challenge")
 
 
+@pytest.mark.parametrize(
+    ("serves", "is_told"),
+    [
+        (("/http/server.py:handle_one_request", "/socketserver.py:serve_forever"), True),
+        (("/http/server.py:handle_one_request", "/socketserver.py:process_request_thread"), False),
+        (("/selectors.py:select", "/socketserver.py:serve_forever"), False),
+    ],
+    ids=["its only thread has one connection", "each has a thread", "it has none"],
+)
+def test_a_server_with_one_thread_keeps_a_connection(serves: tuple[str, ...], is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, "def ask(conn):\n    return conn.getresponse()  # here\n")
+    reads = (_at("/socket.py:readinto"), _at("/http/client.py:_read_status"), frame(file, "here"))
+    server = ThreadStack("server", (*map(_at, serves), frame(file, "here")), is_main=False)
+    found = _first(_job(ThreadStack("MainThread", reads, is_main=True), server))
+    assert found.fixes[0].title.startswith("Serve each connection") is is_told
+
+
+@pytest.mark.parametrize("given", ["preexec_fn=policy.apply", "start_new_session=True"])
+def test_a_child_that_stands_before_its_program(given: str, tmp_path: Path) -> None:
+    file = program(tmp_path, f"def thin(ship):\n    return subprocess.run(tool, {given})  # here\n")
+    stack = ThreadStack("MainThread", (_at("/subprocess.py:_execute_child"), frame(file, "here")), is_main=True)
+    assert any(f.title.startswith("Take no lock in preexec_fn") for f in _first(_job(stack)).fixes) is (
+        "preexec" in given
+    )
+
+
 def test_every_row_says_what_to_change() -> None:
     for row in known_waits():
         assert row.at or row.calls, row

@@ -77,7 +77,8 @@ def known_repairs(s: Situation, late: LateRank) -> Iterator[Fix]:
         peers = [e.main_frames for r, e in s.case.ranks.items() if r != late.rank]
         if not holds or any(_stands(row.beside, x) for x in others) or any(_stands(row.peers, x) for x in peers):
             continue
-        if row.meets and not any(_stands(row.meets, t.frames) for e in s.case.ranks.values() for t in e.own_stacks):
+        threads = (t.frames for e in s.case.ranks.values() for t in e.own_stacks)
+        if row.meets and not any(all(_stands((place,), t) for place in row.meets) for t in threads):
             continue
         if row.names and (not _is_named(frame.file, row.names) or _is_held(s, frame)):
             continue
@@ -136,7 +137,9 @@ def _is_held(s: Situation, frame: Frame) -> bool:
 
 def _is_named(path: str, names: Iterable[str]) -> bool:
     found = {
-        n.id if isinstance(n, ast.Name) else n.attr for n in nodes_of(path) if isinstance(n, ast.Name | ast.Attribute)
+        n.id if isinstance(n, ast.Name) else n.attr if isinstance(n, ast.Attribute) else n.arg
+        for n in nodes_of(path)
+        if isinstance(n, ast.Name | ast.Attribute | ast.keyword)
     }
     return not found.isdisjoint(names)
 
