@@ -202,7 +202,8 @@ class Agent:
             self._last_look_at_s = self._look_again_at = None
         elif self._last_look_at_s is not None:
             self.patience.moved_beside(now - self._started)
-        self.patience.has_stepped = self.patience.has_stepped or any(r.has_stepped() for r in self._live())
+        if not self.patience.has_stepped and any(r.has_stepped() for r in self._live()):
+            self.patience.begin_steps()
         if self.verdict is not None and not self._still_waiting(now):
             self._withdraw()
 

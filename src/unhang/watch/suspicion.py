@@ -152,6 +152,11 @@ class Patience:
         if was_looked_at:
             self.usual_quiet_s = max(self.usual_quiet_s, 1.5 * quiet_s)
 
+    def begin_steps(self) -> None:
+        """The first step is made: what was quiet before, and the looks that it took, count no more."""
+        self.has_stepped = True
+        self.usual_quiet_s, self.looks_left = FIRST_LOOK_S, float(MOST_LOOKS)
+
     def moved_beside(self, now: float) -> None:
         """A rank moved while others stand, at which somebody has looked: where it stops, too, it may have closed a circle."""
         self.look_anew_at = now + FIRST_LOOK_S

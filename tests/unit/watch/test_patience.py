@@ -110,3 +110,14 @@ def test_who_waits_for_a_node_that_is_gone_is_told_sooner(
     assert situation.waits.roots == (1,)
     patience = Patience(longest_quiet_s=longest_quiet_s, has_stepped=has_stepped)
     assert suspicion.limit_s(patience, situation, unheard) == expected
+
+
+def test_looks_before_the_first_step_are_not_counted_after_it() -> None:
+    patience = Patience()
+    for now in (5.0, 8.0, 12.0, 15.0):
+        assert patience.is_time_to_look(1.2, None, now)
+        patience.looked()
+    patience.quiet_ended(7.2, was_looked_at=True)
+    assert not patience.is_time_to_look(1.2, None, 16.0)
+    patience.begin_steps()
+    assert patience.is_time_to_look(1.2, None, 17.0)
