@@ -10,11 +10,10 @@ from functools import lru_cache
 from pathlib import Path as Folder
 from typing import NamedTuple
 
-from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OWN, SAME, may_differ
 from unhang.analyze.source import Condition, condition_of, frame_at, nodes_around, surroundings
-from unhang.analyze.trees import nodes_of, program_files
+from unhang.analyze.trees import SCOPES, last_name, nodes_of, program_files
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 

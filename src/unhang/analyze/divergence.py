@@ -13,10 +13,9 @@ from itertools import pairwise
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
 from unhang.analyze.habits import Habits
-from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, passed_loop_between, rounds_of
+from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, passed_loop_between, ran_out, rounds_of
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams

@@ -15,13 +15,11 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 from unhang.analyze.align import calls_at
-from unhang.analyze.bindings import is_local_namesake, last_name
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.loader_ends import ran_out
-from unhang.analyze.rounds import is_in
+from unhang.analyze.rounds import is_in, ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
-from unhang.analyze.trees import line_text, program_files, tree_of
+from unhang.analyze.trees import is_local_namesake, last_name, line_text, program_files, tree_of
 from unhang.model import CollectiveCall, Frame
 
 _STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")

@@ -1,19 +1,20 @@
-"""What the program may set, or leave to all ranks, so that a framework makes the same calls on each: Lightning, the Trainer, torchmetrics."""
+"""What the program leaves to some ranks where a framework makes the calls, and what it may set so that all make the same: DDP, Lightning, Trainer, torchmetrics."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import is_local_namesake, last_name
+from unhang.analyze.align import calls_at
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import frame_at, function_at, nodes_around, surroundings
-from unhang.analyze.trees import program_files, tree_of
+from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nodes_around, surroundings
+from unhang.analyze.trees import importers_beside, is_local_namesake, last_name, program_files, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
 
@@ -168,3 +169,104 @@ def property_read(path: str, line: int, function: str) -> str:
         ast.unparse(n) for n in parts if isinstance(n, ast.Attribute) and n.attr == function and id(n) not in called
     }
     return read.pop() if len(read) == 1 else ""
+
+
+_MOST_BUFFERS = 64
+_FORWARD = ("_pre_forward", "_sync_buffers", "forward")
+
+
+def has_one_more_buffer(s: Situation, d: Divergence) -> bool:
+    """Whether the odd ranks broadcast more buffers in one forward than the others, who went on behind it.
+
+    Both began the forward at the same call. Each buffer is broadcast once: two alike are two forwards.
+    """
+    if not d.is_decided or not _syncs_buffers(d.odd_call) or _syncs_buffers(d.reference_call):
+        return False
+    group = s.case.calls.groups.index(d.group)
+    mine, theirs = _run(s, group, d.odd[0], d), _run(s, group, d.reference[0], d)
+    kinds = [(c.in_sizes, c.dtype) for c in (*mine, d.odd_call)]
+    return bool(theirs) and len(mine) == len(theirs) and len(set(map(str, kinds))) == len(kinds)
+
+
+def _run(s: Situation, group: int, rank: int, d: Divergence) -> list[CollectiveCall]:
+    """The broadcasts of buffers right before the call at which the ranks part, from the line of the odd ranks' forward."""
+    found: list[CollectiveCall] = []
+    for seq in range(d.seq - 1, max(0, d.seq - _MOST_BUFFERS), -1):
+        call = calls_at(s.index, group, seq).get(rank)
+        if call is None or not _syncs_buffers(call):
+            break
+        found.append(call)
+    return found
+
+
+def _syncs_buffers(call: CollectiveCall) -> bool:
+    return any(
+        f.function == "_sync_buffers" and f.file.endswith("nn/parallel/distributed.py") for f in call.frames or ()
+    )
+
+
+def hidden_forward(d: Divergence) -> Frame | None:
+    """The forward through a DDP wrapper on rank 0 alone that explains an extra broadcast of buffers, if there is just one.
+
+    Such a forward issues no collective itself in evaluation; it makes the next forward on that rank broadcast the buffers.
+    """
+    frames = d.odd_call.frames or ()
+    in_forward = any(f.file.endswith("nn/parallel/distributed.py") and f.function in _FORWARD for f in frames)
+    around_odd = [surroundings(f.file, f.line) for f in d.odd_path]
+    theirs = {test for f in d.reference_path for test in surroundings(f.file, f.line).tests}
+    if not in_forward or d.odd != (0,) or any(a.depends_on_rank and not set(a.tests) <= theirs for a in around_odd):
+        return None  # that it went elsewhere by its rank explains more than a forward that nobody saw
+    found = {f for frame in d.odd_path for f in calls_only_on_rank_zero(frame.file, frame.line)}
+    return found.pop() if len(found) == 1 else None
+
+
+_MAKES = ("empty", "zeros", "empty_like", "zeros_like", "new_empty", "new_zeros")
+
+
+class MadeAnew(NamedTuple):
+    """`if test: return made` at `line` of `path`, in `function`, whose other `return` gives what it has computed."""
+
+    path: str
+    line: int
+    function: str
+    test: str
+    made: str
+
+
+@lru_cache(maxsize=64)
+def made_anew(path: str) -> MadeAnew | None:
+    """The one such place for a tensor without rows, in a file and those that import something of it; None where there are several."""
+    found = [one for file in (path, *importers_beside(path)) for one in _in_file(file)]
+    return found[0] if len(found) == 1 else None
+
+
+def _in_file(path: str) -> Iterator[MadeAnew]:
+    tree = tree_of(path)
+    for function in ast.walk(tree) if tree is not None else ():
+        if not isinstance(function, ast.FunctionDef) or function.name == "backward":
+            continue
+        given = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+        if all(map(_is_made, given)):
+            continue
+        for node in ast.walk(function):
+            match node:
+                case ast.If(test=test, body=[*_, ast.Return(value=ast.expr() as value)]) if not node.orelse:
+                    if _asks_for_none(test) and _is_made(value):
+                        yield MadeAnew(path, node.lineno, function.name, ast.unparse(test), ast.unparse(value))
+
+
+def _is_made(value: ast.expr) -> bool:
+    is_made = isinstance(value, ast.Call) and last_name(value.func) in _MAKES
+    return is_made and not any(k.arg == "requires_grad" for k in getattr(value, "keywords", ()))
+
+
+def _asks_for_none(test: ast.expr) -> bool:
+    """Whether a test asks for a tensor without rows: `x.shape[0] == 0`, `len(x) == 0`, `not x.numel()`."""
+    match test:
+        case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=0)]):
+            return True
+        case ast.Compare(ops=[ast.Lt()], comparators=[ast.Constant(value=1)]):
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call() | ast.Subscript()):
+            return True
+    return False

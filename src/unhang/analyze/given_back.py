@@ -10,10 +10,9 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION, held_by, scope_of
 from unhang.analyze.source import function_at, negated, nodes_around
-from unhang.analyze.trees import covers, imported_by, importers_beside, imports_beside, nodes_of
+from unhang.analyze.trees import covers, imported_by, importers_beside, imports_beside, last_name, nodes_of
 from unhang.model import Frame
 
 _NEW_SCOPE = (*FUNCTION, ast.Lambda, ast.ClassDef)

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.source import Condition, condition_of, function_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.trees import covers, last_name, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
 
 _SELDOM = 5

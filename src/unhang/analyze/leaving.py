@@ -9,11 +9,11 @@ from itertools import chain
 
 from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
-from unhang.analyze.all_wait import all_meet_by_files
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.open_calls import all_meet_by_files
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.polling import asks_store
 from unhang.analyze.rounds import guards_in, loop_that_differs

@@ -8,9 +8,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from unhang.analyze.activity import in_communication
-from unhang.analyze.bindings import last_name, parameters_of
 from unhang.analyze.source import function_at, nodes_around
-from unhang.analyze.trees import covers, files_beside, imports_beside, tree_of
+from unhang.analyze.trees import covers, files_beside, imports_beside, last_name, parameters_of, tree_of
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from unhang.analyze.bindings import (
+from unhang.analyze.rank_names import kind_of_name
+from unhang.analyze.trees import (
     Bound,
     Function,
     Scopes,
     argument_of,
     file_of,
+    imports_beside,
     is_local_namesake,
     last_name,
     parameters_of,
+    tree_of,
 )
-from unhang.analyze.rank_names import kind_of_name
-from unhang.analyze.trees import imports_beside, tree_of
 from unhang.model.lazy_pattern import lazy_pattern
 
 SAME, OPEN, OWN = 0, 1, 2

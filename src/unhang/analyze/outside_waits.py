@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION, blocks_around
 from unhang.analyze.polling import mode_of
 from unhang.analyze.source import function_at, loop_around, negated, nodes_around
-from unhang.analyze.trees import covers, files_beside, imported_by, nodes_of
+from unhang.analyze.trees import covers, files_beside, imported_by, last_name, nodes_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame, RaisedError, ThreadStack, user_frames
 

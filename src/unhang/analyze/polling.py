@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.source import frame_at, function_at, loop_around, negated
-from unhang.analyze.trees import covers, imported_by, nodes_of, tree_of
+from unhang.analyze.trees import covers, imported_by, last_name, nodes_of, tree_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from unhang.analyze.bindings import Function, Names, Scopes, argument_of, last_name, parameters_of
 from unhang.analyze.rank_names import kind_of_name
+from unhang.analyze.trees import Function, Names, Scopes, argument_of, last_name, parameters_of
 
 _MOST_STEPS = 400
 _NO_RANKS = re.compile(r"lora|matrix_rank", re.IGNORECASE)  # a rank of a matrix

@@ -1,17 +1,18 @@
-"""Loops that some ranks left while others are still in them, and which of several made another number of rounds."""
+"""Loops that some ranks left while others are still in them: which made another number of rounds, whether the data ran out, and what it should go over."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OPEN, OWN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
-from unhang.analyze.source import Condition, Loop, ends_rounds, loop_at, nodes_around, surroundings
-from unhang.model import Case, Frame
+from unhang.analyze.source import Condition, Loop, ends_rounds, function_at, loop_at, nodes_around, surroundings
+from unhang.analyze.trees import SCOPES, last_name, parameters_of
+from unhang.model import Case, Frame, PendingCall
 
 _COUNTED = ("range", "trange")
 
@@ -145,3 +146,87 @@ def _counter(head: ast.For | ast.AsyncFor) -> tuple[str, str] | None:
         ):
             return name, str(first)
     return None
+
+
+def ran_out(
+    case: Case, leavers: Sequence[int], stayers: Sequence[int], until_ns: int, at: Frame, is_framework: bool = False
+) -> bool | None:
+    """Whether a loader ended on a rank that left, and not, or after another number of batches, on one that stayed; None if not known.
+
+    `until_ns`: when the leavers made the first call outside of the loop. `at`: the head of the loop, or the line that runs it in a
+    framework. Other data than a loader's may have ended where no loader is known to be asked there.
+    """
+    known = [
+        f for r in leavers if r in case.ranks for f in case.ranks[r].facts if f.kind == "program.loader" and f["ends"]
+    ]
+    if not known or not all(r in case.ranks for r in (*leavers, *stayers)):
+        return None
+    is_over_loader = any(_is_at(f.at, at) for f in known)
+    stay = [_ends(case, r) for r in stayers]
+    for rank in leavers:
+        for place, end in _ends(case, rank).items():
+            if end.started_ns > until_ns or (is_over_loader and place and not _is_at(place[0], at)):
+                continue
+            if any(_is_behind(ends.get(place), end) for ends in stay):
+                return True
+    return False if is_over_loader or is_framework else None
+
+
+def _is_at(place: Frame | None, line: Frame) -> bool:
+    """Whether a place is that line; of a long path the page has only the end."""
+    return place is not None and place.line == line.line and line.file.endswith(place.file)
+
+
+def _is_behind(theirs: PendingCall | None, mine: PendingCall) -> bool:
+    """Whether a loader of another rank has not ended as often, or has ended after another number of batches."""
+    if theirs is None or theirs.index < mine.index:
+        return True
+    return theirs.index == mine.index and theirs.detail != mine.detail
+
+
+def _ends(case: Case, rank: int) -> dict[tuple[Frame, ...], PendingCall]:
+    """The last end of a loader at each place of the program; one without a place where a thread of a library asks."""
+    ends = (c for c in case.ranks[rank].pending if c.kind == "loader_end")
+    return {c.frames: c for c in sorted(ends, key=lambda c: c.started_ns)}
+
+
+class CountedApart(NamedTuple):
+    """The heads of the two loops, and what each goes over. `mine`: of the side whose count changed; `can_name`: the other could go over the same."""
+
+    mine: Frame
+    mine_over: str
+    theirs: Frame
+    theirs_over: str
+    theirs_target: str
+    can_name: bool
+
+
+def counted_apart(mine: Frame, header: int, stay: Path) -> CountedApart | None:
+    """The loop of a side at `header` beside the innermost one of the other, which waits on the way `stay`; None where both go over the same."""
+    around = ((f, x) for f in reversed(stay) for x in reversed(surroundings(f.file, f.line).loops))
+    found = next(around, None)
+    loops = loop_at(mine.file, header), loop_at(found[0].file, found[1].header) if found else None
+    if found is None or not isinstance(loops[0], ast.For) or not isinstance(loops[1], ast.For):
+        return None
+    here, there = Frame(mine.file, header, mine.function), Frame(found[0].file, found[1].header, found[0].function)
+    over = [ast.unparse(loop.iter) for loop in loops if isinstance(loop, ast.For)]
+    if here == there or over[0] == over[1]:
+        return None
+    target = ast.unparse(loops[1].target)
+    return CountedApart(here, over[0], there, over[1], target, _can_name(loops[0].iter, here, there))
+
+
+def _can_name(over: ast.expr, here: Frame, there: Frame) -> bool:
+    """Whether the other function has all that an expression asks for, under the same names: parameters, and attributes of a class that both share."""
+    functions = [function_at(f.file, f.line) for f in (here, there)]
+    if functions[0] is None or functions[1] is None:
+        return False
+    shared = {*parameters_of(functions[0])} & {*parameters_of(functions[1])}
+    names = {n.id for n in ast.walk(over) if isinstance(n, ast.Name)}
+    bases = [_class_and_bases(f) for f in (here, there)]
+    return names <= shared and ("self" not in names or bool(bases[0] & bases[1]))
+
+
+def _class_and_bases(frame: Frame) -> set[str]:
+    found = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, ast.ClassDef)), None)
+    return {found.name, *map(ast.unparse, found.bases)} - {"object"} if found is not None else set()

@@ -8,13 +8,13 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.own_lines import OwnLine, by_rank, own_lines
 from unhang.analyze.sides import view_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, surroundings
+from unhang.analyze.trees import last_name
 from unhang.model import Case, CollectiveCall, Frame
 from unhang.model.lazy_pattern import lazy_pattern
 

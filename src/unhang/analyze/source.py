@@ -10,10 +10,19 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import SCOPES, Names, Scopes, last_name
 from unhang.analyze.may_differ import OWN, may_differ
 from unhang.analyze.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
-from unhang.analyze.trees import covers, importers_beside, line_text, read_source, tree_of
+from unhang.analyze.trees import (
+    SCOPES,
+    Names,
+    Scopes,
+    covers,
+    importers_beside,
+    last_name,
+    line_text,
+    read_source,
+    tree_of,
+)
 from unhang.model import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OPEN, SAME
 from unhang.analyze.rounds import is_in
@@ -24,7 +23,7 @@ from unhang.analyze.source import (
     step_names,
     surroundings,
 )
-from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.trees import covers, last_name, tree_of
 from unhang.model import Case, Frame
 
 

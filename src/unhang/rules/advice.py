@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from unhang.analyze.decisions import called_with, unsynced_metric
-from unhang.analyze.graph_of_a_step import made_anew
+from unhang.analyze.framework_settings import made_anew
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal, nodes_around

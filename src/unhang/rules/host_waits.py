@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import chain
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
-from unhang.analyze.actors import actor_circle
 from unhang.analyze.host_waits import (
+    actor_circle,
     ended_task,
     feeds,
     forked_lock,

@@ -1,20 +1,20 @@
-"""Why ranks make another number of rounds, though not for their data: where the loop begins or ends is not the same on all."""
+"""What the head of a loop tells: where it begins and ends on each rank, in which order it goes, and what ends its generator."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
+from pathlib import Path as Folder
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in
-from unhang.analyze.set_order import unwrapped
 from unhang.analyze.sides import differing
 from unhang.analyze.source import condition_of, frame_at, function_at, loop_at, surroundings
-from unhang.analyze.trees import line_text, tree_of
+from unhang.analyze.trees import last_name, line_text, tree_of
+from unhang.analyze.ways_out import WayOut, ways_of
 from unhang.model import Case, Frame
 
 _COUNTED = ("range", "trange")
@@ -189,3 +189,132 @@ def _assigned(tree: ast.AST, name: str, header: int) -> Iterator[tuple[ast.expr 
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if name in {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
                 yield node, node.value
+
+
+_WRAPPERS = ("enumerate", "list", "tuple", "iter", "tqdm", "reversed")
+_OF_SETS = ("union", "difference", "intersection", "symmetric_difference", "copy")
+_MOST_STEPS = 40
+
+
+def loop_over_set(path: Sequence[Frame]) -> tuple[Frame, str] | None:
+    """The head of the innermost loop on a way to a call that goes over a set, and what it goes over; None where none surely does."""
+    for frame in reversed(path):
+        for loop in reversed(surroundings(frame.file, frame.line).loops):
+            head, tree = loop_at(frame.file, loop.header), tree_of(frame.file)
+            over = unwrapped(head.iter) if isinstance(head, ast.For) else None
+            if over is not None and tree is not None and _is_set(tree, over):
+                return Frame(frame.file, loop.header, frame.function), ast.unparse(over)
+        if line_text(frame.file, frame.line) == "":
+            return None
+    return None
+
+
+class SortedApart(NamedTuple):
+    """A loop at `head` over what `sorted` at line `at` puts in order by `key`, out of `what`."""
+
+    head: Frame
+    at: int
+    key: str
+    what: str
+
+
+def loop_sorted_apart(path: Sequence[Frame]) -> SortedApart | None:
+    """The innermost loop on a way to a call whose order comes from a key, in the loop itself or in the one place that binds what it goes over."""
+    for frame in reversed(path):
+        for loop in reversed(surroundings(frame.file, frame.line).loops):
+            head, tree = loop_at(frame.file, loop.header), tree_of(frame.file)
+            over = unwrapped(head.iter) if isinstance(head, ast.For) else None
+            if isinstance(over, ast.Name | ast.Attribute) and tree is not None:
+                bound = [*_bound_to(tree, last_name(over))]
+                over = unwrapped(bound[0]) if len(bound) == 1 else over
+            match over:
+                case ast.Call(func=ast.Name(id="sorted"), args=[what], keywords=given):
+                    key = next((k.value for k in given if k.arg == "key"), None)
+                    if key is not None:
+                        where = Frame(frame.file, loop.header, frame.function)
+                        return SortedApart(where, over.lineno, ast.unparse(key), ast.unparse(what))
+    return None
+
+
+def unwrapped(node: ast.expr) -> ast.expr:
+    """What a loop goes over, without `enumerate` and the like."""
+    while isinstance(node, ast.Call) and last_name(node.func) in _WRAPPERS and node.args:
+        node = node.args[0]
+    return node
+
+
+def _is_set(tree: ast.Module, node: ast.expr) -> bool:
+    """Whether an expression is a set in all that the file binds to it, and not one of numbers, whose order is the same everywhere."""
+    todo, known, is_set = [node], set[str](), False
+    for _ in range(_MOST_STEPS):
+        if not todo:
+            return is_set
+        match unwrapped(todo.pop()):
+            case ast.Set(elts=elements) if not all(_is_number(e) for e in elements):
+                is_set = True
+            case ast.SetComp():
+                is_set = True
+            case ast.Call(func=ast.Name(id="set" | "frozenset"), args=args):
+                is_set = is_set or bool(args)
+            case ast.Call(func=ast.Attribute(value=of, attr=name)) if name in _OF_SETS:
+                todo.append(of)
+            case ast.BinOp(op=ast.Sub() | ast.BitOr() | ast.BitAnd() | ast.BitXor(), left=left):
+                todo.append(left)
+            case ast.Name() | ast.Attribute() as named:
+                name = last_name(named)
+                bound = list(_bound_to(tree, name)) if name not in known else []
+                if name not in known and not bound:
+                    return False
+                known.add(name)
+                todo += bound
+            case _:
+                return False
+    return False
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int)
+
+
+def _bound_to(tree: ast.Module, name: str) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(last_name(t) == name for t in targets):
+                yield node.value
+
+
+@lru_cache(maxsize=64)
+def end_of_generator(path: str, header: int) -> tuple[Frame, WayOut] | None:
+    """The test that ends the generator early over which the loop at a line goes; None where it has several, none, or is not the program's."""
+    loop = loop_at(path, header)
+    called = unwrapped(loop.iter) if isinstance(loop, ast.For | ast.AsyncFor) else None
+    found = _generator(path, last_name(called.func)) if isinstance(called, ast.Call) else None
+    if found is None:
+        return None
+    file, function = found
+    loops = [n for n in function.body if isinstance(n, ast.For | ast.AsyncFor | ast.While)]
+    others = [n for n in function.body if n not in loops]
+    ways = [*ways_of(others, in_loop=False), *(w for n in loops for w in ways_of(n.body, in_loop=True))]
+    return (Frame(file, ways[0].line, function.name), ways[0]) if len(ways) == 1 else None
+
+
+def _generator(path: str, name: str) -> tuple[str, ast.FunctionDef | ast.AsyncFunctionDef] | None:
+    """The one generator of this name in the file, or in the file beside it from which it is imported."""
+    for file in (path, *_imported_from(path, name)):
+        tree = tree_of(file)
+        named = [
+            n
+            for n in (ast.walk(tree) if tree is not None and name else ())
+            if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == name
+        ]
+        if len(named) == 1 and any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(named[0])):
+            return file, named[0]
+    return None
+
+
+def _imported_from(path: str, name: str) -> Iterator[str]:
+    tree = tree_of(path)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
+            yield str(Folder(path).parent.joinpath(*node.module.split("."))) + ".py"
