@@ -20,6 +20,11 @@ def user_path(frames: Sequence[Frame] | None) -> Path:
     return tuple(reversed(user_frames(frames or ())))
 
 
+def is_same_function(one: Frame, other: Frame) -> bool:
+    """Whether two frames are in the same function of the same file."""
+    return (one.file, one.function) == (other.file, other.function)
+
+
 class Fork(NamedTuple):
     """The deepest function that two paths share, and the line of each in it.
 
@@ -43,7 +48,7 @@ def fork_of(left: Path, right: Path) -> Fork | None:
         return None
     parent: tuple[Frame, Frame] | None = None
     for depth, (a, b) in enumerate(zip(left, right, strict=False)):
-        if (a.file, a.function) != (b.file, b.function):
+        if not is_same_function(a, b):
             return None if parent is None else Fork(*parent, depth - 1, same_line=True)
         if a.line != b.line:
             return Fork(a, b, depth, same_line=False)

@@ -13,8 +13,8 @@ from unhang.analyze.align import calls_at
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nodes_around, surroundings
-from unhang.analyze.trees import importers_beside, is_local_namesake, last_name, program_files, tree_of
+from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, surroundings
+from unhang.analyze.trees import importers_beside, inside, is_local_namesake, last_name, program_files, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
 
@@ -50,8 +50,7 @@ def limit_of(s: Situation, d: Divergence, gone: LeftFramework) -> Limit | None:
 
 def _made_at(path: str) -> Frame | None:
     """The one line of a file that makes a Trainer."""
-    tree = tree_of(path)
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) == "Trainer"] if tree else []
+    calls = [c for c in inside(tree_of(path), ast.Call) if last_name(c.func) == "Trainer"]
     return frame_at(path, calls[0].lineno) if len(calls) == 1 else None
 
 
@@ -63,9 +62,7 @@ def _rounds(s: Situation, d: Divergence, gone: LeftFramework) -> int:
     for row in range(last.row - 1, max(first, last.row - _MOST_CALLS) - 1, -1):
         index = int(table["frames"][row])
         frames = table.stacks[index] if index >= 0 else ()
-        if not any(
-            (f.file, f.function, f.line) == (gone.loop.file, gone.loop.function, gone.loop.line) for f in frames
-        ):
+        if gone.loop not in frames:
             break
         counts[index] += 1
     made = set(counts.values())
@@ -82,8 +79,7 @@ class LeftOutUpdate(NamedTuple):
 
 def left_out_update(compute: Frame) -> LeftOutUpdate | None:
     """Of a line that computes a metric over all ranks: the one update of it before, past which a test leads within its loop."""
-    function = function_at(compute.file, compute.line)
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    calls = inside(function_at(compute.file, compute.line), ast.Call)
     named = [(n.func.attr, ast.unparse(n.func.value), n.lineno) for n in calls if isinstance(n.func, ast.Attribute)]
     computed = {metric for attribute, metric, line in named if attribute == "compute" and line == compute.line}
     found = []
@@ -123,8 +119,7 @@ def own_metrics(folder: str) -> OwnMetrics | None:
     """The one such method in the files of a folder: nothing in it brings the ranks' values together."""
     found = []
     for path in program_files(folder):
-        tree = tree_of(path)
-        for node in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
+        for node in inside(tree_of(path), ast.ClassDef):
             if any(last_name(b).endswith("Trainer") for b in node.bases):
                 methods = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "evaluate"]
                 found += [m for f in methods if (m := _handed_on(path, f)) is not None]
@@ -132,8 +127,8 @@ def own_metrics(folder: str) -> OwnMetrics | None:
 
 
 def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
-    given = {n.value.id for n in ast.walk(function) if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}
+    calls = inside(function, ast.Call)
+    given = {n.value.id for n in inside(function, ast.Return) if isinstance(n.value, ast.Name)}
     if len(given) != 1 or any(_AGREES.search(last_name(c.func)) for c in calls if not is_local_namesake(c)):
         return None
     name = given.pop()
@@ -141,38 +136,28 @@ def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
     return OwnMetrics(Frame(path, min(hands), function.name), name) if hands else None
 
 
-def computed_metrics(path: str) -> tuple[int, str]:
-    """(line, what is given) of the one `compute_metrics=` by which a file makes a Trainer; (0, "") where there is none."""
-    tree = tree_of(path)
-    calls = (
-        [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func).endswith("Trainer")] if tree else []
-    )
-    given = [k.value for c in calls for k in c.keywords if k.arg == "compute_metrics"]
-    return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
-
-
 def given_data(path: str, name: str) -> tuple[int, str]:
     """(line, what is given) of the one `train_dataset=`, or another `name`, by which a file makes a Trainer; (0, "") where there is none."""
-    tree = tree_of(path)
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if tree is not None else []
-    given = [k.value for c in calls for k in c.keywords if k.arg == name and last_name(c.func).endswith("Trainer")]
+    calls = [c for c in inside(tree_of(path), ast.Call) if last_name(c.func).endswith("Trainer")]
+    given = [k.value for c in calls for k in c.keywords if k.arg == name]
     return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
+
+
+def computed_metrics(path: str) -> tuple[int, str]:
+    """The same of the one `compute_metrics=`."""
+    return given_data(path, "compute_metrics")
 
 
 def property_read(path: str, line: int, function: str) -> str:
     """The text by which a line reads a property that a library computes in a function of that name: `trainer.log_dir`; empty where it calls it."""
-    nodes = nodes_around(path, line)
-    statement = next((n for n in reversed(nodes) if isinstance(n, ast.stmt)), None)
-    parts = list(ast.walk(statement)) if statement is not None else []
-    called = {id(n.func) for n in parts if isinstance(n, ast.Call)}
-    read = {
-        ast.unparse(n) for n in parts if isinstance(n, ast.Attribute) and n.attr == function and id(n) not in called
-    }
+    statement = nearest(path, line, ast.stmt)
+    called = {id(c.func) for c in inside(statement, ast.Call)}
+    read = {ast.unparse(n) for n in inside(statement, ast.Attribute) if n.attr == function and id(n) not in called}
     return read.pop() if len(read) == 1 else ""
 
 
 _MOST_BUFFERS = 64
-_FORWARD = ("_pre_forward", "_sync_buffers", "forward")
+_DDP, _FORWARD = "nn/parallel/distributed.py", ("_pre_forward", "_sync_buffers", "forward")
 
 
 def has_one_more_buffer(s: Situation, d: Divergence) -> bool:
@@ -183,16 +168,16 @@ def has_one_more_buffer(s: Situation, d: Divergence) -> bool:
     if not d.is_decided or not _syncs_buffers(d.odd_call) or _syncs_buffers(d.reference_call):
         return False
     group = s.case.calls.groups.index(d.group)
-    mine, theirs = _run(s, group, d.odd[0], d), _run(s, group, d.reference[0], d)
+    mine, theirs = (_run(s, group, ranks[0], d.seq) for ranks in (d.odd, d.reference))
     kinds = [(c.in_sizes, c.dtype) for c in (*mine, d.odd_call)]
     return bool(theirs) and len(mine) == len(theirs) and len(set(map(str, kinds))) == len(kinds)
 
 
-def _run(s: Situation, group: int, rank: int, d: Divergence) -> list[CollectiveCall]:
+def _run(s: Situation, group: int, rank: int, seq: int) -> list[CollectiveCall]:
     """The broadcasts of buffers right before the call at which the ranks part, from the line of the odd ranks' forward."""
     found: list[CollectiveCall] = []
-    for seq in range(d.seq - 1, max(0, d.seq - _MOST_BUFFERS), -1):
-        call = calls_at(s.index, group, seq).get(rank)
+    for at in range(seq - 1, max(0, seq - _MOST_BUFFERS), -1):
+        call = calls_at(s.index, group, at).get(rank)
         if call is None or not _syncs_buffers(call):
             break
         found.append(call)
@@ -200,9 +185,7 @@ def _run(s: Situation, group: int, rank: int, d: Divergence) -> list[CollectiveC
 
 
 def _syncs_buffers(call: CollectiveCall) -> bool:
-    return any(
-        f.function == "_sync_buffers" and f.file.endswith("nn/parallel/distributed.py") for f in call.frames or ()
-    )
+    return any(f.function == "_sync_buffers" and f.file.endswith(_DDP) for f in call.frames or ())
 
 
 def hidden_forward(d: Divergence) -> Frame | None:
@@ -211,7 +194,7 @@ def hidden_forward(d: Divergence) -> Frame | None:
     Such a forward issues no collective itself in evaluation; it makes the next forward on that rank broadcast the buffers.
     """
     frames = d.odd_call.frames or ()
-    in_forward = any(f.file.endswith("nn/parallel/distributed.py") and f.function in _FORWARD for f in frames)
+    in_forward = any(f.file.endswith(_DDP) and f.function in _FORWARD for f in frames)
     around_odd = [surroundings(f.file, f.line) for f in d.odd_path]
     theirs = {test for f in d.reference_path for test in surroundings(f.file, f.line).tests}
     if not in_forward or d.odd != (0,) or any(a.depends_on_rank and not set(a.tests) <= theirs for a in around_odd):
@@ -241,12 +224,9 @@ def made_anew(path: str) -> MadeAnew | None:
 
 
 def _in_file(path: str) -> Iterator[MadeAnew]:
-    tree = tree_of(path)
-    for function in ast.walk(tree) if tree is not None else ():
-        if not isinstance(function, ast.FunctionDef) or function.name == "backward":
-            continue
-        given = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
-        if all(map(_is_made, given)):
+    for function in inside(tree_of(path), ast.FunctionDef):
+        given = [n.value for n in inside(function, ast.Return) if n.value is not None]
+        if function.name == "backward" or all(map(_is_made, given)):
             continue
         for node in ast.walk(function):
             match node:

@@ -9,7 +9,7 @@ from itertools import chain
 
 from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
@@ -272,7 +272,7 @@ def caught_in_circle(s: Situation) -> Parted | None:
 
 def passes(path: Path, frame: Frame) -> bool:
     """Whether a path leads through the function of a frame."""
-    return any((f.file, f.function) == (frame.file, frame.function) for f in path)
+    return any(is_same_function(f, frame) for f in path)
 
 
 def _matters(s: Situation, error: RaisedError) -> bool:
@@ -362,7 +362,7 @@ def _shared_loop(
     mine, theirs = user_path(waiting.frames), user_path(last.frames)
     gone: list[tuple[Frame, Loop]] = []
     for a, b in zip(mine, theirs, strict=False):
-        if (a.file, a.function) != (b.file, b.function):
+        if not is_same_function(a, b):
             break
         gone[:0] = ((a, loop) for loop in reversed(surroundings(a.file, a.line).loops) if b.line in loop)
         if a.line != b.line:

@@ -13,7 +13,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in
 from unhang.analyze.sides import differing
 from unhang.analyze.source import condition_of, frame_at, function_at, loop_at, surroundings
-from unhang.analyze.trees import last_name, line_text, tree_of
+from unhang.analyze.trees import Function, functions_in, inside, last_name, line_text, names_in, tree_of
 from unhang.analyze.ways_out import WayOut, ways_of
 from unhang.model import Case, Frame
 
@@ -102,13 +102,13 @@ def _gone_over(loop: ast.For) -> Iterator[ast.expr]:
 
 @lru_cache(maxsize=64)
 def _bound_of(path: str, header: int) -> tuple[str, int, str, bool, bool | None]:
-    loop, tree = loop_at(path, header), tree_of(path)
-    calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)] if isinstance(loop, ast.For) else []
+    loop = loop_at(path, header)
+    calls = inside(loop.iter if isinstance(loop, ast.For) else None, ast.Call)
     bounds = [c.args[-1] for c in calls if last_name(c.func) in _COUNTED and 0 < len(c.args) < 3]
     names = {last_name(b): ast.unparse(b) for b in bounds if last_name(b)}
     over = unwrapped(loop.iter) if isinstance(loop, ast.For) else None
     lists = {last_name(over): ast.unparse(over)} if isinstance(over, ast.Name | ast.Attribute) else {}
-    for test in (n for n in ast.walk(tree) if isinstance(n, ast.If)) if tree is not None and (names or lists) else ():
+    for test in inside(tree_of(path) if names or lists else None, ast.If):
         for node in (n for statement in test.body for n in ast.walk(statement)):
             for name in (_grows(node) & names.keys()) | (_shortens(node) & lists.keys()):
                 grows = False if name in lists else _is_more(node, name)
@@ -152,43 +152,43 @@ def _grows(node: ast.AST) -> set[str]:
 @lru_cache(maxsize=64)
 def starts_of(path: str, header: int) -> tuple[tuple[str, int], ...]:
     """(variable, line that sets it last before the loop) of the first round of the loop at line `header`, where it is not a constant."""
-    loop, tree = loop_at(path, header), tree_of(path)
-    if loop is None or tree is None:
-        return ()
-    names = list(dict.fromkeys(_first_of(loop)))
-    places = ((name, max(_set_before(tree, name, header), default=0)) for name in names)
+    names = dict.fromkeys(_first_of(loop_at(path, header)))
+    places = ((name, max(_set_before(tree_of(path), name, header), default=0)) for name in names)
     return tuple((name, line) for name, line in places if line)
 
 
-def _first_of(loop: ast.AST) -> Iterator[str]:
+def _first_of(loop: ast.AST | None) -> Iterator[str]:
     """START of `for e in range(START, n)`, in whatever wraps the range."""
-    for call in ast.walk(loop.iter) if isinstance(loop, ast.For) else ():
-        if isinstance(call, ast.Call):
-            match last_name(call.func), call.args:
-                case ("range" | "trange", [ast.Name(id=name), _, *_]) | ("count", [ast.Name(id=name), *_]):
-                    yield name
-                case ("islice", [_, ast.Name(id=name), _, *_]):
-                    yield name
+    for call in inside(loop.iter if isinstance(loop, ast.For) else None, ast.Call):
+        match last_name(call.func), call.args:
+            case ("range" | "trange", [ast.Name(id=name), _, *_]) | ("count", [ast.Name(id=name), *_]):
+                yield name
+            case ("islice", [_, ast.Name(id=name), _, *_]):
+                yield name
 
 
-def _set_before(tree: ast.AST, name: str, header: int) -> Iterator[int]:
+def _set_before(tree: ast.AST | None, name: str, header: int) -> Iterator[int]:
     """Lines before the loop that give the variable what a call or another variable holds."""
     for node, value in _assigned(tree, name, header):
         if any(isinstance(n, ast.Call | ast.Subscript) for n in ast.walk(value)):
             yield node.lineno
 
 
-def _assigned(tree: ast.AST, name: str, header: int) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr]]:
+def _assigned(tree: ast.AST | None, name: str, header: int) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr]]:
     """What gives the variable a value before the loop, and the value."""
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr)
-            and node.lineno < header
-            and node.value is not None
-        ):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if name in {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
-                yield node, node.value
+    for node, targets, value in _assignments(tree):
+        if node.lineno < header and any(name in names_in(t) for t in targets):
+            yield node, value
+
+
+def _assignments(tree: ast.AST | None) -> Iterator[tuple[ast.expr | ast.stmt, list[ast.expr], ast.expr]]:
+    """(node, targets, value) of all that gives variables and attributes a value."""
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                yield node, targets, value
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+                yield node, [target], value
 
 
 _WRAPPERS = ("enumerate", "list", "tuple", "iter", "tqdm", "reversed")
@@ -277,11 +277,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _bound_to(tree: ast.Module, name: str) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(last_name(t) == name for t in targets):
-                yield node.value
+    return (value for _, targets, value in _assignments(tree) if name in map(last_name, targets))
 
 
 @lru_cache(maxsize=64)
@@ -299,22 +295,16 @@ def end_of_generator(path: str, header: int) -> tuple[Frame, WayOut] | None:
     return (Frame(file, ways[0].line, function.name), ways[0]) if len(ways) == 1 else None
 
 
-def _generator(path: str, name: str) -> tuple[str, ast.FunctionDef | ast.AsyncFunctionDef] | None:
+def _generator(path: str, name: str) -> tuple[str, Function] | None:
     """The one generator of this name in the file, or in the file beside it from which it is imported."""
     for file in (path, *_imported_from(path, name)):
-        tree = tree_of(file)
-        named = [
-            n
-            for n in (ast.walk(tree) if tree is not None and name else ())
-            if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == name
-        ]
+        named = [f for f in functions_in(tree_of(file)) if f.name == name]
         if len(named) == 1 and any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(named[0])):
             return file, named[0]
     return None
 
 
 def _imported_from(path: str, name: str) -> Iterator[str]:
-    tree = tree_of(path)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
+    for node in inside(tree_of(path), ast.ImportFrom):
+        if node.module and any((a.asname or a.name) == name for a in node.names):
             yield str(Folder(path).parent.joinpath(*node.module.split("."))) + ".py"

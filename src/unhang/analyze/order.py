@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from unhang.analyze.align import Signature, majority, signature
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.overtaking import Overtaking, overtakings
 from unhang.analyze.positions import bare_op
@@ -337,4 +337,4 @@ def _has_called_in(case: Case, rank: int, like: CollectiveCall, at: Frame) -> bo
     table = case.calls
     stacks = {int(i) for i in table["frames"][table.rows(rank=rank, group=table.groups.index(like.group))]}
     frames = (f for i in stacks if i >= 0 for f in table.stacks[i])
-    return any((f.file, f.function) == (at.file, at.function) for f in frames)
+    return any(is_same_function(f, at) for f in frames)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.given_back import LOOPS, asked_in, calls_in, calls_on, final_statements, own_nodes, way_past
+from unhang.analyze.given_back import LOOPS, answers_to, asked_in, calls_in, final_statements, own_nodes, way_past
 from unhang.analyze.host_waits import forked_lock
 from unhang.analyze.locks import scope_of
 from unhang.analyze.outside_waits import waits_in_fork
 from unhang.analyze.source import function_at, nodes_around
-from unhang.analyze.trees import covers, last_name, line_text, nodes_of
+from unhang.analyze.trees import calls_on, covers, inside, last_name, line_text, tree_of
 from unhang.model import Frame, RaisedError, RankEvidence, ThreadStack, user_frames
 
 _IMPORT = "importlib._bootstrap"
@@ -48,7 +48,7 @@ def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
             pool = _receiver(call)
             given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
             if function is not None and function.name in map(last_name, given):
-                sets = [n for n in ast.walk(scope_of(frame, pool) or ast.Module([], [])) if isinstance(n, ast.Assign)]
+                sets = inside(scope_of(frame, pool), ast.Assign)
                 made = [ast.unparse(n.value) for n in sets if ast.unparse(n.targets[0]) == pool]
                 submits = Frame(frame.file, call.lineno, function.name)
                 return OwnPool(frame, submits, function.name, pool, made[0] if made else "ThreadPoolExecutor(8)")
@@ -60,8 +60,7 @@ def _receiver(call: ast.Call) -> str:
 
 
 def _submitted(node: ast.AST | None) -> list[ast.Call]:
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
-    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
+    return [c for c in inside(node, ast.Call) if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
 
 
 class BodyWaits(NamedTuple):
@@ -114,14 +113,8 @@ def _waits_for_import(thread: ThreadStack) -> bool:
 
 def _body_of(thread: ThreadStack) -> Frame | None:
     """The innermost module's body of the program in which a thread stands as it imports that."""
-    for i, frame in enumerate(thread.frames):
-        if (
-            frame.is_user
-            and frame.function == "<module>"
-            and any(_IMPORT in f.file for f in thread.frames[i + 1 : i + 4])
-        ):
-            return frame
-    return None
+    bodies = ((i, f) for i, f in enumerate(thread.frames) if f.is_user and f.function == "<module>")
+    return next((f for i, f in bodies if any(_IMPORT in g.file for g in thread.frames[i + 1 : i + 4])), None)
 
 
 class KeepsAlive(NamedTuple):
@@ -157,7 +150,7 @@ def keeps_alive(evidence: RankEvidence) -> KeepsAlive | None:
 
 def _waits_at(frame: Frame) -> tuple[str, str]:
     """(get, put or wait, of what) at a line, where it is one without a limit."""
-    for call in (n for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line)):
+    for call in calls_on(frame.file, frame.line):
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("get", "put", "wait"):
             most = 1 if call.func.attr == "put" else 0
             if len(call.args) <= most and not call.keywords:
@@ -167,10 +160,11 @@ def _waits_at(frame: Frame) -> tuple[str, str]:
 
 def _makers(begins: Frame) -> Iterator[ast.Call]:
     """The calls that make a thread of a function, where none of them makes it a daemon."""
-    calls = [n for n in nodes_of(begins.file) if isinstance(n, ast.Call) and last_name(n.func) == "Thread"]
+    tree = tree_of(begins.file)
+    calls = [c for c in inside(tree, ast.Call) if last_name(c.func) == "Thread"]
     targets = [(c, k.value) for c in calls for k in c.keywords if k.arg == "target"]
     made = [c for c, target in targets if last_name(target) == begins.function]
-    sets = (n for n in nodes_of(begins.file) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    sets = (n for n in inside(tree, ast.Attribute) if isinstance(n.ctx, ast.Store))
     if not any(n.attr == "daemon" for n in sets) and not any(k.arg == "daemon" for c in made for k in c.keywords):
         yield from made
 
@@ -182,7 +176,7 @@ def _as_daemon(call: ast.Call) -> str:
 def of_threading(path: str, maker: ast.expr) -> bool:
     """Whether a thing is made by the module of threads, and not by that of the same names for processes, or tasks."""
     if isinstance(maker, ast.Name):
-        given = (n for n in nodes_of(path) if isinstance(n, ast.ImportFrom) and n.module == "threading")
+        given = (n for n in inside(tree_of(path), ast.ImportFrom) if n.module == "threading")
         return any(maker.id in (a.asname, a.name) for n in given for a in n.names)
     return ast.unparse(maker).startswith("threading.")
 
@@ -198,15 +192,11 @@ class FewParties(NamedTuple):
 
 def few_parties(frame: Frame, threads: Iterable[ThreadStack]) -> FewParties | None:
     """Of a line that waits at a barrier of threads: how many it counts, where fewer are left and each of them waits there."""
-    waits = [n for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line)]
-    names = {last_name(c.func.value) for c in waits if isinstance(c.func, ast.Attribute) and c.func.attr == "wait"}
+    names = {last_name(f.value) for f in asked_in(frame) if f.attr == "wait"}
     made = [
         (n.lineno, n.value.args[0])
-        for n in nodes_of(frame.file)
-        if isinstance(n, ast.Assign)
-        and last_name(n.targets[0]) in names
-        and isinstance(n.value, ast.Call)
-        and n.value.args
+        for n in inside(tree_of(frame.file), ast.Assign)
+        if last_name(n.targets[0]) in names and isinstance(n.value, ast.Call) and n.value.args
         if last_name(n.value.func) == "Barrier" and of_threading(frame.file, n.value.func)
     ]
     mine = [t for t in threads if user_frames(t.frames)]
@@ -249,18 +239,13 @@ def not_told(frame: Frame, errors: Iterable[RaisedError]) -> NotTold | None:
     for error in errors:
         for at in user_frames(error.frames):
             function = function_at(at.file, at.line)
-            later = [c for c in calls_in(own_nodes(function)) if c.lineno > at.line] if function is not None else []
-            for call in later:
+            if function is None or any(isinstance(n, ast.Try) and n.handlers for n in nodes_around(at.file, at.line)):
+                continue
+            for call in (c for c in calls_in(own_nodes(function)) if c.lineno > at.line):
                 ends = isinstance(call.func, ast.Attribute) and any(
                     call.func.attr in _ENDED_BY[verb] and last_name(call.func.value) == name for name, verb in waits
                 )
-                catches = any(isinstance(n, ast.Try) and n.handlers for n in nodes_around(at.file, at.line))
-                if (
-                    ends
-                    and function is not None
-                    and not catches
-                    and not any(covers(s, call.lineno) for s in final_statements(function))
-                ):
+                if ends and not any(covers(s, call.lineno) for s in final_statements(function)):
                     return NotTold(at, error.type, call.lineno, ast.unparse(call))
     return None
 
@@ -278,7 +263,7 @@ class Untold(NamedTuple):
 
 def untold(frame: Frame) -> Untold | None:
     """Of a line that waits to be told (`x.wait()`): a way through the one function that tells it on which it does not."""
-    tells = calls_on(frame, "wait", _ENDED_BY["wait"])
+    tells = answers_to(frame, "wait", _ENDED_BY["wait"])
     if len(tells) != 1:
         return None
     path, function, call = tells[0]
@@ -286,8 +271,9 @@ def untold(frame: Frame) -> Untold | None:
     way = way_past(path, function, head, lambda n: n is call)
     assert isinstance(call.func, ast.Attribute)
     name = last_name(call.func.value)
-    is_of_it = way is not None and bool(re.search(rf"\b{name}\b", way[2]))  # whether there is one at all
-    return Untold(path, function.name, ast.unparse(call), *way) if way is not None and not is_of_it else None
+    if way is None or re.search(rf"\b{name}\b", way[2]):  # the way asks whether there is one at all
+        return None
+    return Untold(path, function.name, ast.unparse(call), *way)
 
 
 class Ended(NamedTuple):
@@ -302,7 +288,7 @@ class Ended(NamedTuple):
 
 def ended_producer(frame: Frame) -> Ended | None:
     """Of a line that waits for an item of a queue which no thread is left to fill: the way out on which the one that filled it ends."""
-    answers = calls_on(frame, "get", _ENDED_BY["get"])
+    answers = answers_to(frame, "get", _ENDED_BY["get"])
     if len({a.function for a in answers}) != 1:
         return None
     path, function, puts = answers[0].path, answers[0].function, [a.call for a in answers]

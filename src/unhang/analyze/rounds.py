@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unhang.analyze.callpath import Path
+from unhang.analyze.callpath import Path, is_same_function
 from unhang.analyze.may_differ import OPEN, OWN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
-from unhang.analyze.source import Condition, Loop, ends_rounds, function_at, loop_at, nodes_around, surroundings
-from unhang.analyze.trees import SCOPES, last_name, parameters_of
+from unhang.analyze.source import Condition, Loop, ends_rounds, function_at, loop_at, nearest, scopes_at, surroundings
+from unhang.analyze.trees import last_name, names_in, parameters_of
 from unhang.model import Case, Frame, PendingCall
 
 _COUNTED = ("range", "trange")
@@ -52,7 +52,7 @@ def passed_loop_between(
     frame, behind = stay[depth], left[depth]
     mine, theirs = (surroundings(f.file, f.line) for f in (frame, behind))
     loop = next((x for x in mine.loops if x not in theirs.loops), None)
-    if loop is None or (frame.file, frame.function) != (behind.file, behind.function) or behind.line <= loop.last:
+    if loop is None or not is_same_function(frame, behind) or behind.line <= loop.last:
         return None
     around = surroundings(frame.file, loop.header).conditions
     is_open = any(c.suspicion for c in around if c not in theirs.conditions)
@@ -67,7 +67,12 @@ def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
     if len(path) <= depth or path[:depth] != stay[:depth]:
         return False
     frame = path[depth]
-    return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
+    return is_same_function(frame, stay[depth]) and frame.line in loop
+
+
+def goes_through(path: Path, frame: Frame, loop: Loop) -> bool:
+    """Whether a path, of which the outer frames may be missing, goes through a loop in the frame's function."""
+    return any(is_same_function(f, frame) and f.line in loop for f in path)
 
 
 def is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
@@ -110,7 +115,7 @@ def rounds_of(frame: Frame, header: int) -> int:
     head = loop_at(frame.file, header)
     if head is None:
         return OPEN
-    scopes = tuple(n for n in nodes_around(frame.file, header) if isinstance(n, SCOPES))
+    scopes = scopes_at(frame.file, header)
     if isinstance(head, ast.While):
         return may_differ(frame.file, head.test, scopes)
     found = may_differ(frame.file, head.iter, scopes)
@@ -218,15 +223,15 @@ def counted_apart(mine: Frame, header: int, stay: Path) -> CountedApart | None:
 
 def _can_name(over: ast.expr, here: Frame, there: Frame) -> bool:
     """Whether the other function has all that an expression asks for, under the same names: parameters, and attributes of a class that both share."""
-    functions = [function_at(f.file, f.line) for f in (here, there)]
-    if functions[0] is None or functions[1] is None:
+    one, other = (function_at(f.file, f.line) for f in (here, there))
+    if one is None or other is None:
         return False
-    shared = {*parameters_of(functions[0])} & {*parameters_of(functions[1])}
-    names = {n.id for n in ast.walk(over) if isinstance(n, ast.Name)}
+    shared = {*parameters_of(one)} & {*parameters_of(other)}
+    names = names_in(over)
     bases = [_class_and_bases(f) for f in (here, there)]
     return names <= shared and ("self" not in names or bool(bases[0] & bases[1]))
 
 
 def _class_and_bases(frame: Frame) -> set[str]:
-    found = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, ast.ClassDef)), None)
+    found = nearest(frame.file, frame.line, ast.ClassDef)
     return {found.name, *map(ast.unparse, found.bases)} - {"object"} if found is not None else set()

@@ -11,21 +11,19 @@ from __future__ import annotations
 import ast
 import itertools
 from collections import deque
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from unhang.analyze.align import members_of
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.positions import CallIndex, Ints
 from unhang.analyze.source import surroundings
-from unhang.analyze.trees import last_name, tree_of
+from unhang.analyze.trees import calls_on, inside, last_name, tree_of
 from unhang.model import CallState, Case, CollectiveTable, Frame, ProcessGroup, different
 from unhang.numeric import np, npt
 
 MIN_POSITIONS = 6
-MIN_LATE = (
-    10  # or in half of all: a few long waits are the work of a rank that others wait for, such as each epoch's saving
-)
+# Or in half of all: a few long waits are the work of a rank that others wait for, such as each epoch's saving.
+MIN_LATE = 10
 MIN_LATENESS_S = 0.05
 MIN_SHARE = 0.3
 _LEAST_OWN = 0.25  # calls issued ahead hide the greater part of a rank's own time
@@ -157,12 +155,8 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
 
 def _are_shadows(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     """`[N]`: calls of a rank that has no inputs left and answers those of the others, as `Join` makes them: it waits by design."""
-    stacks = [
-        i
-        for i, frames in enumerate(table.stacks)
-        if any(f.function == "__exit__" and f.file.endswith(_JOIN) for f in frames)
-    ]
-    return np.isin(table["frames"], stacks)
+    exits = [{f.file for f in frames if f.function == "__exit__"} for frames in table.stacks]
+    return np.isin(table["frames"], [i for i, files in enumerate(exits) if any(f.endswith(_JOIN) for f in files)])
 
 
 def _lacking_members(index: CallIndex) -> list[int]:
@@ -209,9 +203,8 @@ def _is_its_own_fault(index: CallIndex, created: Ints, all_came: Ints, ranks_m: 
     """
     peers = ranks_m[ranks_m != late.rank]
     peers = peers[:: -(-len(peers) // _MOST_PEERS)].tolist()
-    rows = [
-        slice(max(of.start, of.stop - _MOST_ROWS), of.stop) for of in map(index.table.rank_rows, (late.rank, *peers))
-    ]
+    all_rows = map(index.table.rank_rows, (late.rank, *peers))
+    rows = [slice(max(of.start, of.stop - _MOST_ROWS), of.stop) for of in all_rows]
     free = [_free_at(index, created, all_came, of) for of in rows]
     begin, end = max(int(created[of.start]) for of in rows), min(int(created[of.stop - 1]) for of in rows)
     if late.rank in index.table.wrapped_ranks or len(free[0]) == _MOST_ROWS:
@@ -346,11 +339,8 @@ def own_work(case: Case, late: Straggler) -> Frame | None:
     group = table.groups.index(late.group)
     calls = table.calls(table.rows(rank=0, group=group)[-_MOST_CALLS:])
     waited = _waited_for(case, group, late)
-    found = [
-        _between(user_path(before.frames), user_path(here.frames))
-        for before, here in itertools.pairwise(calls)
-        if here.seq in waited
-    ]
+    pairs = [(user_path(a.frames), user_path(b.frames)) for a, b in itertools.pairwise(calls) if b.seq in waited]
+    found = [_between(before, here) for before, here in pairs]
     lines = [f for f in found if f is not None]
     return max(set(lines), key=lines.count) if found and len(lines) >= _MOSTLY * len(found) else None
 
@@ -372,10 +362,8 @@ def _waited_for(case: Case, group: int, late: Straggler) -> set[int]:
 
 def _between(before: Path, here: Path) -> Frame | None:
     """The first line between two calls that only rank 0 runs, in the innermost function that both have on their way."""
-    for left, right in reversed(list(zip(before, here, strict=False))):
-        if (left.file, left.function) == (right.file, right.function):
-            return _first_own(left, right)
-    return None
+    shared = [(a, b) for a, b in zip(before, here, strict=False) if is_same_function(a, b)]
+    return _first_own(*shared[-1]) if shared else None
 
 
 def _first_own(left: Frame, right: Frame) -> Frame | None:
@@ -386,30 +374,15 @@ def _first_own(left: Frame, right: Frame) -> Frame | None:
         parts = [range(left.line, loops[-1].last + 1), range(loops[-1].header, right.line + 1)]
     else:
         return None
-    for line in (n for part in parts for n in part):
-        if _is_own(right.file, line):
-            return Frame(right.file, line, right.function)
-    return None
+    own = (line for part in parts for line in part if _is_own(right.file, line))
+    return next((Frame(right.file, line, right.function) for line in own), None)
 
 
 def _is_own(path: str, line: int) -> bool:
     """Whether only rank 0 runs the line, or a function of the same file that it calls does something on rank 0 alone."""
-    calls = list(_calls_at(path, line))
+    names = {last_name(c.func) for c in calls_on(path, line) if c.lineno == line}
     if surroundings(path, line).only_on_rank_zero:
-        return any(last_name(c.func) not in _SPEAKS for c in calls)
-    names = {last_name(c.func) for c in calls}
-    tree = tree_of(path)
-    return tree is not None and any(
-        surroundings(path, inner.lineno).only_on_rank_zero and last_name(inner.func) not in _SPEAKS
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name in names
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Call)
-    )
-
-
-def _calls_at(path: str, line: int) -> Iterator[ast.Call]:
-    tree = tree_of(path)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and node.lineno == line:
-            yield node
+        return not names <= _SPEAKS
+    functions = (f for f in inside(tree_of(path), ast.FunctionDef) if f.name in names)
+    works = (c for f in functions for c in inside(f, ast.Call) if last_name(c.func) not in _SPEAKS)
+    return any(surroundings(path, c.lineno).only_on_rank_zero for c in works)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.may_differ import SAME
-from unhang.analyze.rounds import rounds_of
+from unhang.analyze.rounds import goes_through, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, surroundings
 from unhang.analyze.streams import stack_path
@@ -195,7 +195,7 @@ def _is_held_in_a_circle(s: Situation, edge: WaitEdge, peer: int, left: Path) ->
     around = ((f, surroundings(f.file, f.line).loops) for f in reversed(left))
     place = next(((frame, loops[-1]) for frame, loops in around if loops), None)
     made = (c for c in s.case.ranks[peer].pending if c.peer == edge.waiter and c.kind in wanted and c.ended_ns)
-    return place is not None and any(_goes_through(user_path(c.frames), *place) for c in made)
+    return place is not None and any(goes_through(user_path(c.frames), *place) for c in made)
 
 
 def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None:
@@ -213,7 +213,7 @@ def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None
 def _sides(s: Situation, frame: Frame, loop: Loop) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Who has left a loop, and who is in it."""
     paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
-    stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
+    stayers = tuple(r for r, path in sorted(paths.items()) if goes_through(path, frame, loop))
     return tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop)), stayers
 
 
@@ -245,13 +245,9 @@ def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) ->
         for f in reversed(other.way if other else ())
     )
     place = next(((f, loops[-1]) for f, loops in around if loops), None)
-    if (
-        other is None
-        or place is None
-        or (other.rank == peer and theirs[-1] is done[-1] and _goes_through(left, *place))
-    ):
+    if other is None or place is None or (other.rank == peer and theirs[-1] is done[-1] and goes_through(left, *place)):
         return None
-    are_own = not _goes_through(stay if other.rank == peer else left, *place)
+    are_own = not goes_through(stay if other.rank == peer else left, *place)
     return LeftTransfers((peer,), (edge.waiter,), edge.waiter, edge.what, *place, are_own, other)
 
 
@@ -301,8 +297,8 @@ def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] |
     for frame in before:
         for loop in surroundings(frame.file, frame.line).loops:
             if (
-                not _goes_through(left, frame, loop)
-                and not _goes_through(stay, frame, loop)
+                not goes_through(left, frame, loop)
+                and not goes_through(stay, frame, loop)
                 and _is_in_a_loop_of(stay, frame)
             ):
                 return frame, loop
@@ -310,7 +306,7 @@ def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] |
 
 
 def _is_in_a_loop_of(path: Path, frame: Frame) -> bool:
-    same = (f for f in path if (f.file, f.function) == (frame.file, frame.function))
+    same = (f for f in path if is_same_function(f, frame))
     return any(surroundings(f.file, f.line).loops for f in same)
 
 
@@ -323,15 +319,10 @@ def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | Non
         (frame, loop)
         for frame in stay
         for loop in surroundings(frame.file, frame.line).loops
-        if _goes_through(before, frame, loop) and not _goes_through(left, frame, loop)
+        if goes_through(before, frame, loop) and not goes_through(left, frame, loop)
     ]
     open_to = (x for x in gone if rounds_of(x[0], x[1].header) != SAME or ways_out(x[0].file, x[1], x[0].line))
     return next(open_to, gone[0] if gone else None)
-
-
-def _goes_through(path: Path, frame: Frame, loop: Loop) -> bool:
-    """Whether a path, of which the outer frames may be missing, goes through a loop in the frame's function."""
-    return any((f.file, f.function) == (frame.file, frame.function) and f.line in loop for f in path)
 
 
 def _has_been_in(s: Situation, rank: int, frame: Frame, loop: Loop) -> bool:
@@ -339,7 +330,7 @@ def _has_been_in(s: Situation, rank: int, frame: Frame, loop: Loop) -> bool:
     table, rows = s.case.calls, s.case.calls.rank_rows(rank)
     stacks = [table.stacks[i] for i in {int(i) for i in table["frames"][rows]} if i >= 0]
     stacks += [c.frames for c in s.case.ranks[rank].pending]
-    return any(_goes_through(user_path(frames), frame, loop) for frames in stacks)
+    return any(goes_through(user_path(frames), frame, loop) for frames in stacks)
 
 
 def _last_transfer(s: Situation, rank: int, peer: int) -> Path:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from unhang.model.lazy_pattern import lazy_pattern
 
 _MOST_BYTES = 2_000_000
+
+Node = TypeVar("Node", bound=ast.AST)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @lru_cache(maxsize=64)
@@ -37,6 +40,26 @@ def nodes_of(path: str) -> Iterator[ast.AST]:
     """All nodes of the file; none where it cannot be read."""
     tree = tree_of(path)
     return ast.walk(tree) if tree is not None else iter(())
+
+
+def inside(node: ast.AST | None, kind: type[Node]) -> list[Node]:
+    """All nodes of a kind in a node, itself among them; none in nothing."""
+    return [n for n in ast.walk(node) if isinstance(n, kind)] if node is not None else []
+
+
+def functions_in(node: ast.AST | None) -> list[Function]:
+    """All functions in a node, itself among them; none in nothing."""
+    return [n for n in ast.walk(node) if isinstance(n, Function)] if node is not None else []
+
+
+def calls_on(path: str, line: int) -> list[ast.Call]:
+    """The calls of a file that cover a line."""
+    return [c for c in inside(tree_of(path), ast.Call) if covers(c, line)]
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The variables that a node names."""
+    return {n.id for n in inside(node, ast.Name)}
 
 
 def imported_by(path: str) -> set[str]:
@@ -65,9 +88,9 @@ def covers(node: ast.AST, line: int) -> bool:
 @lru_cache(maxsize=64)
 def imports_beside(path: str) -> dict[str, str]:
     """What a file imports from files beside it, or below: the name -> that file; a module by its own name."""
-    tree, folder = tree_of(path), Path(path).parent
+    folder = Path(path).parent
     found: dict[str, str] = {}
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom):
             for a in node.names:
                 parts = (node.module or "").split(".") if node.module else []
@@ -107,7 +130,6 @@ def importers_beside(path: str) -> tuple[str, ...]:
     return tuple(str(f) for f in files[:_MOST_BESIDE] if path in imports_beside(str(f)).values())
 
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 Scopes = tuple[ast.AST, ...]  # the module, classes and functions around a place, outermost first
 
