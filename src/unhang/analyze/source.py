@@ -14,12 +14,12 @@ from unhang.analyze.may_differ import OWN, may_differ
 from unhang.analyze.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
 from unhang.analyze.trees import (
     SCOPES,
+    File,
     Function,
-    Names,
     Node,
     Scopes,
     covers,
-    importers_beside,
+    file_of,
     inside,
     last_name,
     line_text,
@@ -57,7 +57,7 @@ class Condition:
     text: str
     test: ast.expr = field(compare=False, repr=False)
     scopes: Scopes = field(compare=False, repr=False)
-    names: Names = field(compare=False, repr=False)
+    names: File = field(compare=False, repr=False)
 
     def on(self, view: RankView) -> Value:
         """What it gives on a rank."""
@@ -273,11 +273,6 @@ def _fetches_next(chain: list[ast.AST], line: int) -> bool:
     return False
 
 
-@lru_cache(maxsize=64)
-def _names(path: str) -> Names:
-    return Names.of(tree_of(path) or ast.Module([], []), lambda: [_names(other) for other in importers_beside(path)])
-
-
 @lru_cache(maxsize=4096)
 def surroundings(path: str, line: int) -> Surroundings:
     """What decides whether `line` of `path` runs. Empty where the source cannot be read."""
@@ -288,7 +283,7 @@ def surroundings(path: str, line: int) -> Surroundings:
     chain = whole[starts[-1] :] if starts else whole
     function = str(getattr(chain[0], "name", "<module>"))
     loops = tuple(loop for node in chain if (loop := _loop_of(node)) is not None and line in loop)
-    scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), _names(path)
+    scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), file_of(path)
     tests = [test for node in chain for test in _tests_of(node, line)]
     if ".backward(" in (text := line_text(path, line)):
         tests += _when_reduced(chain, line)
@@ -299,7 +294,7 @@ def surroundings(path: str, line: int) -> Surroundings:
 
 def condition_of(path: str, test: ast.expr) -> Condition:
     """A test of a file as a condition."""
-    return Condition(path, test.lineno, ast.unparse(test), test, scopes_at(path, test.lineno), _names(path))
+    return Condition(path, test.lineno, ast.unparse(test), test, scopes_at(path, test.lineno), file_of(path))
 
 
 def around(frame: Frame, since_ns: int = 0) -> Surroundings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -134,69 +134,6 @@ SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.L
 Scopes = tuple[ast.AST, ...]  # the module, classes and functions around a place, outermost first
 
 
-@dataclass
-class Names:
-    """What a file binds to names: by scope for variables, for the whole file for attributes and functions.
-
-    `elsewhere`: the names of the files that import something of it.
-    """
-
-    variables: dict[tuple[ast.AST, str], list[tuple[ast.expr | None, Scopes]]] = field(default_factory=dict)
-    attributes: dict[str, list[tuple[ast.expr | None, Scopes]]] = field(default_factory=dict)
-    functions: dict[str, list[tuple[Function, Scopes]]] = field(default_factory=dict)
-    calls: dict[str, list[tuple[ast.Call, Scopes]]] = field(default_factory=dict)
-    elsewhere: Callable[[], list[Names]] = list
-
-    @classmethod
-    def of(cls, tree: ast.Module, elsewhere: Callable[[], list[Names]] = list) -> Names:
-        """The names of a file."""
-        names = cls(elsewhere=elsewhere)
-        names._walk(tree, (tree,))
-        return names
-
-    def _walk(self, node: ast.AST, scopes: Scopes) -> None:
-        todo: list[tuple[ast.AST, Scopes]] = [(node, scopes)]
-        while todo:
-            node, scopes = todo.pop()
-            self._note(node, scopes)
-            inner = (*scopes, node) if isinstance(node, Function | ast.Lambda | ast.ClassDef) else scopes
-            todo += [(child, inner) for child in ast.iter_child_nodes(node)]
-
-    def _note(self, node: ast.AST, scopes: Scopes) -> None:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self.functions.setdefault(node.name, []).append((node, scopes))
-            case ast.Call():
-                self.calls.setdefault(last_name(node.func), []).append((node, scopes))
-            case ast.Assign():
-                for target in node.targets:
-                    self._bind(target, node.value, scopes)
-            case ast.AnnAssign() | ast.NamedExpr():
-                self._bind(node.target, node.value, scopes)
-            case ast.For() | ast.AsyncFor() | ast.comprehension() | ast.AugAssign():
-                self._bind(node.target, None, scopes)
-            case ast.withitem() if node.optional_vars is not None:
-                self._bind(node.optional_vars, None, scopes)
-
-    def _bind(self, target: ast.expr, value: ast.expr | None, scopes: Scopes) -> None:
-        match target, value:
-            case (ast.Tuple(), ast.Tuple()) if len(target.elts) == len(value.elts):
-                for t, v in zip(target.elts, value.elts, strict=True):
-                    self._bind(t, v, scopes)
-            case (ast.Tuple() | ast.List(), _):
-                for t in target.elts:
-                    self._bind(t, None, scopes)
-            case (ast.Name(id=name), _):
-                scope = next(s for s in reversed(scopes) if not isinstance(s, ast.Lambda))
-                if any(isinstance(n, ast.Global) and name in n.names for n in getattr(scope, "body", ())):
-                    scope = scopes[0]
-                self.variables.setdefault((scope, name), []).append((value, scopes))
-                if isinstance(scope, ast.ClassDef):
-                    self.attributes.setdefault(name, []).append((value, scopes))
-            case (ast.Attribute(attr=name), _):
-                self.attributes.setdefault(name, []).append((value, scopes))
-
-
 def last_name(node: ast.expr) -> str:
     """`a.b.c` -> `c`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -245,18 +182,24 @@ _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 
 class Bound(NamedTuple):
-    """What is bound to a name: an expression, or what a loop goes over; `tests`: what has to hold for that."""
+    """What is bound to a name: an expression, or what a loop goes over; `tests`: what has to hold for that.
+
+    `is_whole`: the name is the value, not a part or a round of it, or something made with it. `is_change`: it was bound before, and something
+    in it changes.
+    """
 
     value: ast.expr | None
     is_round: bool
     tests: tuple[ast.expr, ...]
     in_handler: bool
     scopes: Scopes
+    is_whole: bool = False
+    is_change: bool = False
 
 
 @dataclass
 class File:
-    """The bindings of a file: by scope for variables, for the whole file for attributes and functions; names on which ranks agreed."""
+    """What a file binds to names: by scope for variables, for the whole file for attributes and functions; on which of them ranks agreed."""
 
     path: str
     variables: dict[tuple[ast.AST, str], list[Bound]] = field(default_factory=dict)
@@ -266,20 +209,24 @@ class File:
     calls: dict[str, list[tuple[ast.Call, Scopes]]] = field(default_factory=dict)
     agreed: set[tuple[ast.AST | None, str]] = field(default_factory=set)
 
-    def walk(self, node: ast.AST, scopes: Scopes, tests: tuple[ast.expr, ...] = (), in_handler: bool = False) -> None:
-        """Notes what a node and all below it bind."""
-        self._note(node, scopes, tests, in_handler)
-        inner = (*scopes, node) if isinstance(node, SCOPES) and node is not scopes[-1] else scopes
-        if len(inner) > len(scopes):
-            tests, in_handler = (), False
-        asks = (node.test,) if isinstance(node, ast.If | ast.While) else ()
-        for name, child in ast.iter_fields(node):
-            of = (*tests, *asks) if name in ("body", "orelse") else tests
-            for c in child if isinstance(child, list) else [child]:
-                if isinstance(c, ast.AST):
-                    self.walk(c, inner, of, in_handler or isinstance(node, ast.ExceptHandler))
-                    if isinstance(c, ast.If) and isinstance(c.body[-1], _LEAVES):
-                        of = (*of, c.test)
+    def walk(self, tree: ast.Module) -> None:
+        """Notes what the file binds."""
+        todo: list[tuple[ast.AST, Scopes, tuple[ast.expr, ...], bool]] = [(tree, (tree,), (), False)]
+        while todo:
+            node, scopes, tests, in_handler = todo.pop()
+            self._note(node, scopes, tests, in_handler)
+            if isinstance(node, SCOPES) and node is not tree:
+                scopes, tests, in_handler = (*scopes, node), (), False
+            asks = (node.test,) if isinstance(node, ast.If | ast.While) else ()
+            below = []
+            for name, child in ast.iter_fields(node):
+                of = (*tests, *asks) if name in ("body", "orelse") else tests
+                for c in child if isinstance(child, list) else [child]:
+                    if isinstance(c, ast.AST):
+                        below.append((c, scopes, of, in_handler or isinstance(node, ast.ExceptHandler)))
+                        if isinstance(c, ast.If) and isinstance(c.body[-1], _LEAVES):
+                            of = (*of, c.test)
+            todo += reversed(below)
 
     def _note(self, node: ast.AST, scopes: Scopes, tests: tuple[ast.expr, ...], in_handler: bool) -> None:
         match node:
@@ -294,11 +241,13 @@ class File:
                     self._agree(node.args[0], scopes)
                 if name in _CHANGES and isinstance(node.func, ast.Attribute):
                     given = ast.Tuple([*node.args]) if node.args else ast.Constant(None)
-                    self._bind(node.func.value, Bound(given, False, tests, in_handler, scopes))
+                    self._bind(node.func.value, Bound(given, False, tests, in_handler, scopes, is_change=True))
             case ast.Assign():
                 for target in node.targets:
-                    self._bind(target, Bound(node.value, False, tests, in_handler, scopes))
-            case ast.AnnAssign() | ast.NamedExpr() | ast.AugAssign():
+                    self._bind(target, Bound(node.value, False, tests, in_handler, scopes, is_whole=True))
+            case ast.AnnAssign() | ast.NamedExpr():
+                self._bind(node.target, Bound(node.value, False, tests, in_handler, scopes, is_whole=True))
+            case ast.AugAssign():
                 self._bind(node.target, Bound(node.value, False, tests, in_handler, scopes))
             case ast.For() | ast.AsyncFor():
                 self._bind(node.target, Bound(node.iter, True, tests, in_handler, scopes))
@@ -327,9 +276,9 @@ class File:
                     self._bind(t, bound._replace(value=over))
             case (ast.Tuple() | ast.List(), _):
                 for t in target.elts:
-                    self._bind(t, bound)
+                    self._bind(t, bound._replace(is_whole=False))
             case (ast.Starred() | ast.Subscript(), _):
-                self._bind(target.value, bound)
+                self._bind(target.value, bound._replace(is_change=True))
             case (ast.Name(id=name), _):
                 scope = _scope(bound.scopes)
                 if any(isinstance(n, ast.Global) and name in n.names for n in getattr(scope, "body", ())):
@@ -349,9 +298,6 @@ def _scope(scopes: Scopes) -> ast.AST:
 def file_of(path: str) -> File:
     """The bindings of a file; none where it cannot be read."""
     found, tree = File(path), tree_of(path)
-    try:
-        if tree is not None:
-            found.walk(tree, (tree,))
-    except RecursionError:
-        return File(path)
+    if tree is not None:
+        found.walk(tree)
     return found
