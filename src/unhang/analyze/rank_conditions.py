@@ -288,7 +288,7 @@ class Evaluation:
 
 def _as_set(bound: Iterable[Bound]) -> list[tuple[ast.expr | None, Scopes]]:
     """What a name is set to; None where it is but a part of something."""
-    return [(b.value if b.is_whole else None, b.scopes) for b in bound if not b.is_change]
+    return [(b.value if b.how == "whole" else None, b.scopes) for b in bound if b.how != "change"]
 
 
 def _as_text(value: Value) -> Value:

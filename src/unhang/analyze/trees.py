@@ -184,17 +184,19 @@ _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 class Bound(NamedTuple):
     """What is bound to a name: an expression, or what a loop goes over; `tests`: what has to hold for that.
 
-    `is_whole`: the name is the value, not a part or a round of it, or something made with it. `is_change`: it was bound before, and something
-    in it changes.
+    `how`: whole (the name is the value), part, round (of a loop), change (of what was bound before, by a call or within).
     """
 
     value: ast.expr | None
-    is_round: bool
+    how: str
     tests: tuple[ast.expr, ...]
     in_handler: bool
     scopes: Scopes
-    is_whole: bool = False
-    is_change: bool = False
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it is one after the other of what a loop goes over."""
+        return self.how == "round"
 
 
 @dataclass
@@ -241,20 +243,20 @@ class File:
                     self._agree(node.args[0], scopes)
                 if name in _CHANGES and isinstance(node.func, ast.Attribute):
                     given = ast.Tuple([*node.args]) if node.args else ast.Constant(None)
-                    self._bind(node.func.value, Bound(given, False, tests, in_handler, scopes, is_change=True))
+                    self._bind(node.func.value, Bound(given, "change", tests, in_handler, scopes))
             case ast.Assign():
                 for target in node.targets:
-                    self._bind(target, Bound(node.value, False, tests, in_handler, scopes, is_whole=True))
+                    self._bind(target, Bound(node.value, "whole", tests, in_handler, scopes))
             case ast.AnnAssign() | ast.NamedExpr():
-                self._bind(node.target, Bound(node.value, False, tests, in_handler, scopes, is_whole=True))
+                self._bind(node.target, Bound(node.value, "whole", tests, in_handler, scopes))
             case ast.AugAssign():
-                self._bind(node.target, Bound(node.value, False, tests, in_handler, scopes))
+                self._bind(node.target, Bound(node.value, "part", tests, in_handler, scopes))
             case ast.For() | ast.AsyncFor():
-                self._bind(node.target, Bound(node.iter, True, tests, in_handler, scopes))
+                self._bind(node.target, Bound(node.iter, "round", tests, in_handler, scopes))
             case ast.comprehension():
-                self._bind(node.target, Bound(node.iter, True, (), in_handler, scopes))
+                self._bind(node.target, Bound(node.iter, "round", (), in_handler, scopes))
             case ast.withitem() if node.optional_vars is not None:
-                self._bind(node.optional_vars, Bound(None, False, tests, in_handler, scopes))
+                self._bind(node.optional_vars, Bound(None, "part", tests, in_handler, scopes))
 
     def _agree(self, node: ast.expr, scopes: Scopes) -> None:
         for n in node.elts if isinstance(node, ast.List | ast.Tuple) else [node]:
@@ -276,9 +278,9 @@ class File:
                     self._bind(t, bound._replace(value=over))
             case (ast.Tuple() | ast.List(), _):
                 for t in target.elts:
-                    self._bind(t, bound._replace(is_whole=False))
+                    self._bind(t, bound._replace(how="part") if bound.how == "whole" else bound)
             case (ast.Starred() | ast.Subscript(), _):
-                self._bind(target.value, bound._replace(is_change=True))
+                self._bind(target.value, bound if bound.is_round else bound._replace(how="change"))
             case (ast.Name(id=name), _):
                 scope = _scope(bound.scopes)
                 if any(isinstance(n, ast.Global) and name in n.names for n in getattr(scope, "body", ())):
