@@ -18,7 +18,17 @@ def is_of_training(event: LogEvent) -> bool:
     return event.kind.startswith("learn.") and not event.says
 
 
+K = TypeVar("K")
+V = TypeVar("V")
 T = TypeVar("T", bound=LogEvent | Reading)
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The second of each pair under the first, in order."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 class _ByKind(Generic[T]):
@@ -26,9 +36,7 @@ class _ByKind(Generic[T]):
 
     def __init__(self, all_: Iterable[T]) -> None:
         self._all = tuple(all_)
-        self._kinds: dict[str, list[T]] = {}
-        for one in self._all:
-            self._kinds.setdefault(one.kind, []).append(one)
+        self._kinds = grouped((one.kind, one) for one in self._all)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._all)
@@ -77,9 +85,7 @@ class Readings(_ByKind[Reading]):
 
     def by_value(self, kind: str, subject: str, name: str) -> Mapping[Value, tuple[Reading, ...]]:
         """The readings of one thing by the value of a field, the most frequent value first; one key: all are equal."""
-        found: dict[Value, list[Reading]] = {}
-        for reading in self.of(kind, subject=subject):
-            found.setdefault(reading[name], []).append(reading)
+        found = grouped((reading[name], reading) for reading in self.of(kind, subject=subject))
         ordered = sorted(found.items(), key=lambda item: (-len(item[1]), str(item[0])))
         return {value: tuple(readings) for value, readings in ordered}
 
@@ -165,20 +171,15 @@ def _by_batches(by_rank: Mapping[int, Reading]) -> Iterator[tuple[int, str]]:
 def unlike_batches(case: Case) -> Iterator[tuple[Reading, Mapping[int, tuple[int, ...]]]]:
     """Loaders that hold unlike numbers of batches on the ranks, all of which have one at this line: number -> ranks."""
     for by_rank in loaders(case):
-        counts: dict[int, list[int]] = {}
-        for rank, fact in by_rank.items():
-            if (count := fact.number("batches")) is not None:
-                counts.setdefault(int(count), []).append(rank)
+        known = ((fact.number("batches"), rank) for rank, fact in by_rank.items())
+        counts = grouped((int(count), rank) for count, rank in known if count is not None)
         if len(counts) > 1 and sum(map(len, counts.values())) == len(case.world):
             yield next(iter(by_rank.values())), {n: tuple(ranks) for n, ranks in sorted(counts.items())}
 
 
 def handed_out(case: Case) -> str:
     """`each rank got 512 samples`, `512 samples, 8,192 tokens (rank 0); 480 samples ... (rank 1)`; "" where no loader was seen."""
-    by_amount: dict[tuple[int, int], list[int]] = {}
-    for rank, evidence in sorted(case.ranks.items()):
-        if evidence.samples:
-            by_amount.setdefault((evidence.samples, evidence.tokens), []).append(rank)
+    by_amount = grouped(((e.samples, e.tokens), rank) for rank, e in sorted(case.ranks.items()) if e.samples)
     if not by_amount:
         return ""
     told = [f"{n:,} samples{f', {t:,} tokens' if t else ''}" for n, t in by_amount]

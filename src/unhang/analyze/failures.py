@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from unhang.analyze.by_kind import grouped
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
@@ -110,11 +111,9 @@ def _outside_signal(evidence: RankEvidence) -> int | None:
 
 def _ended_from_outside(ends: Sequence[tuple[int, int, str, RankEvidence]]) -> frozenset[int]:
     """Ranks that got the same signal at the same time: somebody ended the job; none of them failed."""
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for time_ns, rank, kind, evidence in ends:
-        code = _outside_signal(evidence)
-        if code is not None and not (kind == "exception" and code == -15):  # it had failed by itself before
-            groups.setdefault(code, []).append((time_ns, rank))
+    signals = ((_outside_signal(evidence), kind, (time_ns, rank)) for time_ns, rank, kind, evidence in ends)
+    had_failed = ("exception", -15)  # by itself, before
+    groups = grouped((code, end) for code, kind, end in signals if code is not None and (kind, code) != had_failed)
     together = (g for g in groups.values() if len(g) > 1 and g[-1][0] - g[0][0] <= _TOGETHER_NS)
     return frozenset(rank for group in together for _, rank in group)
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.positions import is_complete, of_both_kinds, own_words, reported_completed
 from unhang.model import CallState, CollectiveTable, different
 from unhang.numeric import np, npt
@@ -48,9 +49,7 @@ def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int
     first = rows[starts][of_rank]
     with_first = np.logical_and.reduce([table[n][rows] == table[n][first] for n in ("group", "seq", "is_p2p")])
     is_front = np.where(any_started, has_started, with_first)
-    found: dict[int, list[int]] = {}
-    for r, row in zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True):
-        found.setdefault(r, []).append(row)
+    found = grouped(zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True))
     said = _say_that_theirs_is_lost(table) - set(rank[any_started].tolist()) - {*old_counts}
     cut = _begin_with_the_end_of_a_batch(table)
     lost = said | cut | _may_have_lost_theirs(table, set(rank[~any_started].tolist()))

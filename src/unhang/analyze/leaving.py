@@ -9,6 +9,7 @@ from itertools import chain
 
 from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
@@ -221,12 +222,9 @@ def parted_with_exception(s: Situation) -> Parted | None:
     d = s.divergence
     concerned = {*d.odd, *(() if d.has_majority else d.reference)} if d else {r for c in s.waits.cycles for r in c}
     late = {r.rank for r in s.late} if d is None else set()
-    found: dict[tuple[str, Frame | None], list[int]] = {}
-    for rank, evidence in s.case.ranks.items():
-        error = evidence.held
-        if error is not None and not is_communication_error(error) and user_frames(error.frames):
-            found.setdefault((error.type, user_frames(error.frames)[0]), []).append(rank)
-    for ranks in found.values():
+    held = ((rank, e.held) for rank, e in s.case.ranks.items() if e.held and not is_communication_error(e.held))
+    raised = ((e.type, user_frames(e.frames)[:1], rank) for rank, e in held)
+    for ranks in grouped(((kind, line), rank) for kind, line, rank in raised if line).values():
         error = s.case.ranks[ranks[0]].held
         is_apart = all(r in concerned or (r in late and _is_on_its_way(s, r)) for r in ranks)
         if error and is_apart and 2 * len(ranks) <= len(s.case.world) and not any(_goes_on_there(s, r) for r in ranks):

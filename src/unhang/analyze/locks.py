@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from unhang.analyze.activity import in_communication
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.source import function_at, nearest, nodes_around
 from unhang.analyze.trees import (
     Function,
@@ -278,10 +279,7 @@ def _is_last(held: Held) -> bool:
 
 def held_by_parent(tasks: Sequence[WaitingTask]) -> HeldTwice | None:
     """The first task that waits at a `with` for what another one has by a `with` while it awaits that task."""
-    parents: dict[str, list[WaitingTask]] = {}
-    for task in tasks:
-        for name in task.awaits:
-            parents.setdefault(name, []).append(task)
+    parents = grouped((name, task) for task in tasks for name in task.awaits)
     for task in tasks:
         frames = user_frames(task.frames)
         above = [f for p in _above(task, parents) for f in user_frames(p.frames)] if frames else []

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from unhang.analyze.align import Signature, majority, signature
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.overtaking import Overtaking, overtakings
@@ -310,10 +311,8 @@ def _first_of_its_group(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | Non
 
 def _led_by_rank(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
     """Of a circle whose ranks stand in two places: the one to which a condition on the rank leads, in the program or in a library."""
-    places: dict[tuple[Frame, ...], list[int]] = {}
-    for rank in cycle:
-        stack = s.case.ranks[rank].main_stack if rank in s.case.ranks else None
-        places.setdefault(tuple(reversed(stack.frames)) if stack else (), []).append(rank)
+    stacks = ((rank, s.case.ranks[rank].main_stack if rank in s.case.ranks else None) for rank in cycle)
+    places = grouped((tuple(reversed(stack.frames)) if stack else (), rank) for rank, stack in stacks)
     if len(places) != 2 or () in places:
         return None
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*places, strict=False)))

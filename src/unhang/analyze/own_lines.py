@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+from unhang.analyze.by_kind import grouped
 from unhang.model import LogLine
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -78,11 +79,13 @@ def stamp_of(s: Situation, line: OwnLine) -> int | None:
 
 def by_rank(lines: Iterable[OwnLine]) -> Mapping[int, Sequence[OwnLine]]:
     """The lines of each rank that is told."""
-    found: dict[int, list[OwnLine]] = {}
-    for line in lines:
-        if line.rank is not None:
-            found.setdefault(line.rank, []).append(line)
-    return found
+    return grouped((line.rank, line) for line in lines if line.rank is not None)
+
+
+def by_words(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, Mapping[int, Sequence[OwnLine]]]:
+    """The lines of each rank by the words that they share with lines of others."""
+    said = grouped((line.words, (rank, line)) for rank, lines in of_ranks.items() for line in lines)
+    return {words: grouped(told) for words, told in said.items()}
 
 
 def _collect(s: Situation) -> Iterator[OwnLine]:

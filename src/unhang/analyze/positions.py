@@ -11,6 +11,7 @@ from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
+from unhang.analyze.by_kind import grouped
 from unhang.model import CallState, Case, CollectiveTable, RankEvidence
 from unhang.numeric import np, npt
 
@@ -379,10 +380,8 @@ def members_by_exclusion(table: CollectiveTable, everybody: Collection[int]) -> 
     seen: dict[int, set[int]] = {}
     for group, rank in {*zip(table["group"].tolist(), table["rank"].tolist(), strict=True)}:
         seen.setdefault(group, set()).add(rank)
-    kinds: dict[str, list[int]] = {}
-    for number, group in enumerate(table.groups):
-        if number in seen and not group.ranks and group.desc not in _NO_PURPOSE:
-            kinds.setdefault(group.desc, []).append(number)
+    unknown = ((g.desc, number) for number, g in enumerate(table.groups) if number in seen and not g.ranks)
+    kinds = grouped((desc, number) for desc, number in unknown if desc not in _NO_PURPOSE)
     found: dict[int, tuple[int, ...]] = {}
     with_calls = set().union(*seen.values())
     for groups in kinds.values():

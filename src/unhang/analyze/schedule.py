@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from os.path import dirname, isabs, relpath
 from typing import NamedTuple, TypeAlias
 
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.positions import bare_op, numels
 from unhang.model import CollectiveCall, CollectiveTable, Frame, ProcessGroup, different, user_frames
 from unhang.numeric import np, npt
@@ -371,9 +372,7 @@ def _difference(
 
 def divergences(firsts: Iterable[FirstDifference], most: int = 64) -> tuple[Divergence, ...]:
     """Equal first differences of several ranks as one, in the order of our run; changed lines come last."""
-    found: dict[tuple[str, int, str, str, str, str, bool], list[FirstDifference]] = {}
-    for first in firsts:
-        found.setdefault(first[2:], []).append(first)
+    found = grouped((first[2:], first) for first in firsts)
     ordered = sorted(
         found, key=lambda key: (key[-1], min(f.began_ns for f in found[key]), [f.rank for f in found[key]])
     )
@@ -392,7 +391,4 @@ def _call_text(call: CollectiveCall | None) -> str:
 
 def by_description(groups: Sequence[ProcessGroup]) -> Mapping[str, list[ProcessGroup]]:
     """Groups under what they are for; names are mere counters."""
-    found: dict[str, list[ProcessGroup]] = {}
-    for group in groups:
-        found.setdefault(str(group), []).append(group)
-    return found
+    return grouped((str(group), group) for group in groups)

@@ -14,6 +14,7 @@ from collections import deque
 from typing import NamedTuple
 
 from unhang.analyze.align import members_of
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.positions import CallIndex, Ints
 from unhang.analyze.source import surroundings
@@ -82,10 +83,7 @@ def clock_offsets(index: CallIndex) -> dict[int, int]:
     table = index.table
     if not table["completed_ns"].any():
         return {}
-    groups_of: dict[int, list[int]] = {}
-    for number, group in enumerate(table.groups):
-        for rank in group.ranks:
-            groups_of.setdefault(rank, []).append(number)
+    groups_of = grouped((rank, number) for number, group in enumerate(table.groups) for rank in group.ranks)
     offsets: dict[int, int] = {}
     seen: set[int] = set()
     for start in sorted(range(len(table.groups)), key=lambda g: -len(table.groups[g].ranks)):

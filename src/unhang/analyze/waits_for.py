@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.align import StuckCollective
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.hosts import ON_DEVICE, runs_without_gil, waits_there
 from unhang.analyze.positions import bare_op
@@ -29,19 +30,11 @@ def _shared(edges: Iterable[WaitEdge]) -> dict[int, tuple[int, ...]]:
 
 def cycles(edges: Sequence[WaitEdge]) -> tuple[tuple[int, ...], ...]:
     """Strongly connected sets of two or more ranks (iterative Tarjan)."""
-    successors: dict[int, list[int]] = {}
     virtual = {identity: -1 - i for i, identity in enumerate(_shared(edges))}  # ranks are not negative
-    for edge in edges:
-        if edge.targets:
-            successors.setdefault(edge.waiter, []).append(virtual[id(edge.targets)])
-    for identity, targets in _shared(edges).items():
-        successors[virtual[identity]] = list(targets)
-    found = []
-    for component in _components(successors):
-        ranks = tuple(sorted(n for n in component if n >= 0))
-        if len(ranks) > 1:
-            found.append(ranks)
-    return tuple(sorted(found))
+    successors = grouped((edge.waiter, virtual[id(edge.targets)]) for edge in edges if edge.targets)
+    successors |= {virtual[identity]: list(targets) for identity, targets in _shared(edges).items()}
+    found = (tuple(sorted(n for n in component if n >= 0)) for component in _components(successors))
+    return tuple(sorted(ranks for ranks in found if len(ranks) > 1))
 
 
 def _components(successors: dict[int, list[int]]) -> Iterator[list[int]]:
@@ -86,15 +79,8 @@ def _popped(node: int, stack: list[int], on_stack: set[int]) -> list[int]:
 
 def _waiters_by_target(graph: WaitsFor) -> tuple[dict[int, list[int]], dict[int, list[WaitEdge]]]:
     """(target -> identities of the sets that it is in, identity -> edges with that set)."""
-    sets: dict[int, list[int]] = {}
-    for identity, targets in _shared(graph.edges).items():
-        for target in targets:
-            sets.setdefault(target, []).append(identity)
-    edges: dict[int, list[WaitEdge]] = {}
-    for edge in graph.edges:
-        if edge.targets:
-            edges.setdefault(id(edge.targets), []).append(edge)
-    return sets, edges
+    sets = grouped((t, identity) for identity, targets in _shared(graph.edges).items() for t in targets)
+    return sets, grouped((id(edge.targets), edge) for edge in graph.edges if edge.targets)
 
 
 def edges_on(graph: WaitsFor, ranks: Collection[int]) -> dict[int, list[WaitEdge]]:
