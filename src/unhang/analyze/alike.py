@@ -132,20 +132,8 @@ def _calls(table: CollectiveTable, rank: int, naming: _Naming) -> object:
     rows = table.rank_rows(rank)
     found = table.calls(range(max(rows.start, rows.stop - _TAIL), rows.stop))
     last = {table.groups[p["group"]]: p for p in _progress(table, rank)}
-    told = [
-        (
-            naming.group(c.group),
-            c.seq,
-            c.op,
-            c.in_sizes,
-            c.out_sizes,
-            c.dtype,
-            int(c.state),
-            c.is_p2p,
-            naming.peer(c.peer),
-        )
-        for c in found
-    ]
+    kinds = [(c.seq, c.op, c.in_sizes, c.out_sizes, c.dtype, int(c.state), c.is_p2p) for c in found]
+    told = [(naming.group(c.group), *kind, naming.peer(c.peer)) for c, kind in zip(found, kinds, strict=True)]
     return told, [(naming.group(g), p["enqueued"], p["started"], p["completed"]) for g, p in last.items()]
 
 

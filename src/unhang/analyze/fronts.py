@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from unhang.analyze.by_kind import grouped
-from unhang.analyze.positions import is_complete, of_both_kinds, own_words, reported_completed
+from unhang.analyze.positions import bare_op, is_complete, of_both_kinds, own_words, reported_completed, run_starts
 from unhang.model import CallState, CollectiveTable, different
 from unhang.numeric import np, npt
 
@@ -29,6 +29,11 @@ def tracks_a_batch(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     return found
 
 
+def are_sends(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[O]`: which of the table's ops are sends."""
+    return np.array([bare_op(op) == "send" for op in table.ops] or [False])
+
+
 def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int, tuple[int, ...]]:
     """Rank -> rows of the calls in which it waits: those that have started, else the first open one and its batch.
 
@@ -42,7 +47,7 @@ def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int
         return {}
     rows = rows[np.lexsort((table["record_id"][rows], table["rank"][rows]))]
     rank = table["rank"][rows]
-    starts = np.flatnonzero(np.concatenate(([True], rank[1:] != rank[:-1])))
+    starts = run_starts(rank)
     of_rank = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(rows))))
     has_started = table["state"][rows] != CallState.SCHEDULED
     any_started = np.logical_or.reduceat(has_started, starts)[of_rank]
@@ -59,7 +64,7 @@ def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int
 
 def _begin_with_the_end_of_a_batch(table: CollectiveTable) -> frozenset[int]:
     """Ranks of whose first batch but the entry that tracks it is left, and open: they wait in transfers that are overwritten."""
-    first_R = np.flatnonzero(np.append(True, table["rank"][1:] != table["rank"][:-1])[: len(table)])
+    first_R = run_starts(table["rank"])
     is_cut_R = tracks_a_batch(table)[first_R] & (table["state"][first_R] != CallState.COMPLETED)
     return frozenset(table["rank"][first_R[is_cut_R]].tolist())
 
@@ -69,7 +74,7 @@ def _may_have_lost_theirs(table: CollectiveTable, ranks: Collection[int]) -> fro
 
     How much a buffer holds is told by the dumps that hold completed calls too, and not from the first one on.
     """
-    begin_R = np.flatnonzero(np.append(True, table["rank"][1:] != table["rank"][:-1])[: len(table)])
+    begin_R = run_starts(table["rank"])
     end_R = np.append(begin_R[1:], len(table)) - 1
     rank_R = table["rank"][begin_R]
     span_R = table["record_id"][end_R] - table["record_id"][begin_R] + 1
@@ -149,16 +154,15 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     if table.is_empty:
         return {}
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
-    is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
-    is_open_N = is_open(table)
+    is_send_of_op, is_open_N = are_sends(table), is_open(table)
     wanted = set(_keys(table, np.flatnonzero(is_p2p & is_open_N), is_send_of_op))
     if not wanted:
         return {}
     channels: dict[tuple[int, int, int], _Channel] = {key: _Channel() for key in wanted}
     groups = sorted({g for g, _, _ in wanted})
     rows = np.flatnonzero(is_p2p & np.isin(table["group"], groups))
-    are_sends = is_send_of_op[table["op"][rows]].tolist()
-    for row, key, is_send in zip(rows.tolist(), _keys(table, rows, is_send_of_op), are_sends, strict=True):
+    keys = zip(rows.tolist(), _keys(table, rows, is_send_of_op), is_send_of_op[table["op"][rows]].tolist(), strict=True)
+    for row, key, is_send in keys:
         channel = channels.get(key)
         if channel is not None:
             (channel.sends if is_send else channel.receives).append(row)
@@ -209,9 +213,8 @@ def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:
     """
     if table.is_empty:
         return ()
-    is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
     is_open_N = is_open(table) & table["is_p2p"]
-    rows = np.flatnonzero(is_open_N & is_send_of_op[table["op"]] & (table["peer"] >= 0))
+    rows = np.flatnonzero(is_open_N & are_sends(table)[table["op"]] & (table["peer"] >= 0))
     key, enqueued, completed = own_words(table)
     of_peer = table["peer"][rows].astype(np.int64) * max(1, len(table.groups)) + table["group"][rows]
     idle = different(key[enqueued == completed], [-1])

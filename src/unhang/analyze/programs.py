@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.fronts import tracks_a_batch
+from unhang.analyze.fronts import are_sends, tracks_a_batch
 from unhang.analyze.positions import signatures
 from unhang.model import CollectiveTable, different
 from unhang.numeric import np, npt
@@ -179,7 +179,7 @@ def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> 
 
     Nearly all of their batches send so far one way as they receive from the other, or all members send and receive one way.
     """
-    is_send = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])[table["op"][rows]]
+    is_send = are_sends(table)[table["op"][rows]]
     ahead = np.where(is_send, distance[rows], -distance[rows]) % size_N[rows]
     keys = np.stack([table[name][rows].astype(np.int64) for name in ("group", "rank", "seq")])
     batches, of_row, count = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
