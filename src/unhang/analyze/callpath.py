@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unhang.analyze.source import handles_signal, surroundings
+from unhang.analyze.source import Loop, handles_signal, surroundings
 from unhang.model import Frame, user_frames
 
 Path = tuple[Frame, ...]
@@ -63,6 +63,11 @@ def extension(left: Path, right: Path) -> Path:
     """
     short, long = sorted((left, right), key=len)
     return long[len(short) :] if short and long[: len(short)] == short else ()
+
+
+def loops_on(path: Path) -> list[tuple[int, Frame, Loop]]:
+    """The loops on a way, outermost first: the place of the frame on it, the frame, the loop."""
+    return [(i, f, loop) for i, f in enumerate(path) for loop in surroundings(f.file, f.line).loops]
 
 
 def line_to_look_at(reference: Path, odd: Path, fork: Fork | None, skipped: bool) -> Frame | None:

@@ -118,14 +118,11 @@ def _was_skipped(
     follows = (fork.left.line, fork.right.line) in pairwise(lines)
     if not follows:
         return False
-    skipped, taken = (
-        [c for f in p[fork.depth :] for c in surroundings(f.file, f.line).conditions] for p in (path, odd_path)
-    )
-    own = [
-        (max((c.suspicion for c in a), default=0), bool(set(a) - set(b)))
-        for a, b in ((skipped, taken), (taken, skipped))
-    ]
-    return own[0] >= own[1]  # what always runs is not left out
+    below = (p[fork.depth :] for p in (path, odd_path))
+    skipped, taken = ({c for f in frames for c in surroundings(f.file, f.line).conditions} for frames in below)
+    likely = [max((c.suspicion for c in conditions), default=0) for conditions in (skipped, taken)]
+    # What always runs is not left out.
+    return (likely[0], bool(skipped - taken)) >= (likely[1], bool(taken - skipped))
 
 
 def _previous_path(case: Case, streams: Streams, rank: int, seq: int, other: int, there: Path) -> Path:
@@ -154,14 +151,11 @@ def _find_left_loop(
     (reference, odd), (ref_path, odd_path) = sides, paths
     before_odd = _previous_path(case, streams, odd[0], seq, reference[0], ref_path)
     before_ref = _previous_path(case, streams, reference[0], seq, odd[0], odd_path)
-    found = left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or left_loop_between(
-        case, odd_path, ref_path, before_ref, odd, reference
-    )
-    befores = before_ref, before_odd
     found = (
-        found
-        or passed_loop_between(ref_path, odd_path, befores, reference, odd)
-        or passed_loop_between(odd_path, ref_path, befores, odd, reference)
+        left_loop_between(case, ref_path, odd_path, before_odd, reference, odd)
+        or left_loop_between(case, odd_path, ref_path, before_ref, odd, reference)
+        or passed_loop_between(ref_path, odd_path, (before_ref, before_odd), reference, odd)
+        or passed_loop_between(odd_path, ref_path, (before_ref, before_odd), odd, reference)
     )
     is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
     return None if is_later else found  # else they are in it again, a round of a loop around it later

@@ -59,9 +59,9 @@ class EndedBefore:
     @property
     def odd(self) -> tuple[int, ...]:
         """Those who went another way: by a condition on the rank, or since fewer wait than have ended; else nobody."""
-        return (
-            self.by_condition.odd if self.by_condition else self.waiting if len(self.waiting) < len(self.ended) else ()
-        )
+        if self.by_condition:
+            return self.by_condition.odd
+        return self.waiting if len(self.waiting) < len(self.ended) else ()
 
     @property
     def shows_a_call(self) -> bool:
@@ -90,9 +90,8 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     """
     if any(e.targets for e in s.waits.edges):
         return ()
-    ending = tuple(
-        r for r, a in s.activities.items() if a.kind == "shutdown" and s.case.ranks[r].main_stack is not None
-    )
+    in_shutdown = (r for r, a in s.activities.items() if a.kind == "shutdown")
+    ending = tuple(r for r in in_shutdown if s.case.ranks[r].main_stack is not None)
     ended = {e.rank for e in early_leavers(s.case) if e.exit and not e.exit.code}
     alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
     if ending or not alone or not ended.union(alone).issuperset(s.case.world):
@@ -298,10 +297,13 @@ def made_other_rounds(s: Situation) -> bool:
         return False
     if d is None:
         return ended_in_loop(s) is not None or left_transfers(s) is not None
-    is_of_another_kind = (
-        is_dispatch_race(d) or is_thread_race(s, d) or swallowed_by(s, d.odd) or parted_with_exception(s)
-    )
-    if is_of_another_kind or (s.primary_failure is not None and s.primary_failure.kind == "exception"):
+    was_led = swallowed_by(s, d.odd) or parted_with_exception(s)
+    if (
+        is_dispatch_race(d)
+        or is_thread_race(s, d)
+        or was_led
+        or (s.primary_failure is not None and s.primary_failure.kind == "exception")
+    ):
         return False
     return d.left_loop is not None or exhausted_by(s, d) is not None or left_framework(s) is not None
 
@@ -348,9 +350,9 @@ def made_as_often(s: Situation, rank: int, stuck: StuckCollective) -> bool:
     """Whether a missing rank has made the call as often as those that wait in it: they made another one more, before."""
     calls = [stuck.calls[r] for r in stuck.waiting if stuck.calls[r].frames]
     is_whole = s.case.calls.wrapped_ranks.isdisjoint({rank, *stuck.waiting})
-    return (
-        bool(calls) and is_whole and all(_times(s, rank, c) >= _times(s, c.rank, c) > 0 for c in calls[:_MOST_COMPARED])
-    )
+    if not calls or not is_whole:
+        return False
+    return all(_times(s, rank, c) >= _times(s, c.rank, c) > 0 for c in calls[:_MOST_COMPARED])
 
 
 def _shared_loop(

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path as Folder
 from typing import NamedTuple
 
+from unhang.analyze.callpath import loops_on
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in
 from unhang.analyze.sides import differing
@@ -37,13 +38,12 @@ def other_start(case: Case, d: Divergence) -> Start | None:
         return None
     is_odd_gone = d.left_loop.leavers == d.odd
     stay, left = (d.reference_path, d.odd_path) if is_odd_gone else (d.odd_path, d.reference_path)
-    for depth, frame in enumerate(stay):
+    for depth, frame, loop in loops_on(stay):
         values = {name: (mine, theirs) for name, mine, theirs in differing(case, d.odd, d.reference, frame)}
-        for loop in surroundings(frame.file, frame.line).loops if values else ():
-            for name, line in starts_of(frame.file, loop.header) if not is_in(left, stay, depth, loop) else ():
-                if name in values:
-                    at = Frame(frame.file, line, frame.function)
-                    return Start(at, loop.header, name, line_text(frame.file, line), *values[name])
+        for name, line in starts_of(frame.file, loop.header) if not is_in(left, stay, depth, loop) else ():
+            if name in values:
+                at = Frame(frame.file, line, frame.function)
+                return Start(at, loop.header, name, line_text(frame.file, line), *values[name])
     return None
 
 
@@ -220,19 +220,18 @@ class SortedApart(NamedTuple):
 
 def loop_sorted_apart(path: Sequence[Frame]) -> SortedApart | None:
     """The innermost loop on a way to a call whose order comes from a key, in the loop itself or in the one place that binds what it goes over."""
-    for frame in reversed(path):
-        for loop in reversed(surroundings(frame.file, frame.line).loops):
-            head, tree = loop_at(frame.file, loop.header), tree_of(frame.file)
-            over = unwrapped(head.iter) if isinstance(head, ast.For) else None
-            if isinstance(over, ast.Name | ast.Attribute) and tree is not None:
-                bound = [*_bound_to(tree, last_name(over))]
-                over = unwrapped(bound[0]) if len(bound) == 1 else over
-            match over:
-                case ast.Call(func=ast.Name(id="sorted"), args=[what], keywords=given):
-                    key = next((k.value for k in given if k.arg == "key"), None)
-                    if key is not None:
-                        where = Frame(frame.file, loop.header, frame.function)
-                        return SortedApart(where, over.lineno, ast.unparse(key), ast.unparse(what))
+    for _, frame, loop in reversed(loops_on(tuple(path))):
+        head, tree = loop_at(frame.file, loop.header), tree_of(frame.file)
+        over = unwrapped(head.iter) if isinstance(head, ast.For) else None
+        if isinstance(over, ast.Name | ast.Attribute) and tree is not None:
+            bound = [*_bound_to(tree, last_name(over))]
+            over = unwrapped(bound[0]) if len(bound) == 1 else over
+        match over:
+            case ast.Call(func=ast.Name(id="sorted"), args=[what], keywords=given):
+                key = next((k.value for k in given if k.arg == "key"), None)
+                if key is not None:
+                    where = Frame(frame.file, loop.header, frame.function)
+                    return SortedApart(where, over.lineno, ast.unparse(key), ast.unparse(what))
     return None
 
 

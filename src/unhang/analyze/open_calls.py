@@ -185,9 +185,8 @@ def _rows(count: int, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
 def all_meet_by_files(s: Situation) -> bool:
     """Whether every rank looks, again and again, for the files of the others, and has left its own."""
     polled = {r: a.frame for r, a in s.activities.items() if a.is_polled}
-    return polled.keys() == set(s.case.world) and all(
-        f is not None and meets_by_files(f.file, f.line) for f in polled.values()
-    )
+    meet = all(f is not None and meets_by_files(f.file, f.line) for f in polled.values())
+    return meet and polled.keys() == set(s.case.world)
 
 
 def all_wait_for_ray(s: Situation) -> set[int]:

@@ -99,11 +99,10 @@ def predicted(stream: Tokens, seq: int) -> list[Hashable]:
     """
     lengths = {at: _common(stream, at, seq) for at in stream if at < seq}
     since = _calls_here(stream, seq)
-    known = [
-        (n, at)
-        for at, n in lengths.items()
-        if n >= _LEAST_STRETCH or (n >= since == _calls_here(stream, at) and _is_one_place(stream, at, seq))
-    ]
+    short = {
+        at for at, n in lengths.items() if n >= since == _calls_here(stream, at) and _is_one_place(stream, at, seq)
+    }
+    known = [(n, at) for at, n in lengths.items() if n >= _LEAST_STRETCH or at in short]
     at = max(known)[1] if known else seq
     return [stream[s] for s in (at, at + 1) if s in stream and at < seq]
 
@@ -244,9 +243,8 @@ def out_of_order(s: Situation, edges: Sequence[WaitEdge]) -> tuple[int, ...]:
         return ()
     first, second = (_issued(s, group, seq) for group, seq in positions)
     members = [{r for g in s.case.groups if g.name == name for r in g.ranks} for name, _ in positions]
-    order = {
-        r: first.get(r, _NEVER) < second.get(r, _NEVER) for r in set.intersection(*members) if r in first or r in second
-    }
+    witnesses = set.intersection(*members) & (first.keys() | second.keys())
+    order = {r: first.get(r, _NEVER) < second.get(r, _NEVER) for r in witnesses}
     if not order:
         return ()
     _, other, has_majority = majority(order)

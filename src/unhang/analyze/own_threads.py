@@ -16,13 +16,10 @@ from unhang.analyze.trees import calls_on, covers, inside, last_name, line_text,
 from unhang.model import Frame, RaisedError, RankEvidence, ThreadStack, user_frames
 
 _IMPORT = "importlib._bootstrap"
-_POOLS = (
-    "/concurrent/futures/thread.py",
-    "/multiprocessing/pool.py",
-)  # the latter: threads, as a process has no others of it
-_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
-_JOINS_THREADS = (("/threading.py", "_shutdown"), ("/concurrent/futures/thread.py", "_python_exit"))
 _OF_A_POOL = "/concurrent/futures/thread.py"
+_POOLS = (_OF_A_POOL, "/multiprocessing/pool.py")  # the latter: threads, as a process has no others of it
+_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
+_JOINS_THREADS = (("/threading.py", "_shutdown"), (_OF_A_POOL, "_python_exit"))
 
 
 class OwnPool(NamedTuple):
@@ -97,11 +94,8 @@ def _as_function(body: Frame) -> tuple[str, str, str]:
     match statements[-1] if statements else None:
         case ast.Assign(targets=[ast.Name(id=name)], value=value) as node if whole.count(ast.unparse(node)) == 1:
             function = name.lower() if name.lower() != name else f"make_{name}"
-            return (
-                function,
-                whole.replace(ast.unparse(node), f"return {ast.unparse(value)}"),
-                f"{function}() in place of {name}",
-            )
+            made = whole.replace(ast.unparse(node), f"return {ast.unparse(value)}")
+            return function, made, f"{function}() in place of {name}"
     return "begin", whole, "begin() where the program begins its work, outside of any import"
 
 

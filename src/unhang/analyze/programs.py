@@ -105,10 +105,8 @@ class Programs:
     def _kinds(self) -> list[int]:
         """For each group the number of its purpose."""
         kinds: dict[object, int] = {}
-        return [
-            kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
-            for g in self._table.groups
-        ]
+        purposes = (len(g.ranks) if g.desc in ("", "undefined") else g.desc for g in self._table.groups)
+        return [kinds.setdefault(purpose, len(kinds)) for purpose in purposes]
 
     @cached_property
     def _place(self) -> Keys:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from unhang.analyze.callpath import Path, is_same_function
+from unhang.analyze.callpath import Path, is_same_function, loops_on
 from unhang.analyze.may_differ import OPEN, OWN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
 from unhang.analyze.source import Condition, Loop, ends_rounds, function_at, loop_at, nearest, scopes_at, surroundings
@@ -32,12 +32,8 @@ def left_loop_between(
     case: Case, stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
 ) -> LeftLoop | None:
     """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
-    gone = [
-        (frame, loop)
-        for depth, frame in reversed([*enumerate(stay)])
-        for loop in reversed(surroundings(frame.file, frame.line).loops)
-        if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop)
-    ]
+    inner_first = reversed(loops_on(stay))
+    gone = [(f, x) for i, f, x in inner_first if is_in(before, stay, i, x) and not is_in(left, stay, i, x)]
     frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
     return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
 
@@ -208,17 +204,17 @@ class CountedApart(NamedTuple):
 
 def counted_apart(mine: Frame, header: int, stay: Path) -> CountedApart | None:
     """The loop of a side at `header` beside the innermost one of the other, which waits on the way `stay`; None where both go over the same."""
-    around = ((f, x) for f in reversed(stay) for x in reversed(surroundings(f.file, f.line).loops))
-    found = next(around, None)
-    loops = loop_at(mine.file, header), loop_at(found[0].file, found[1].header) if found else None
-    if found is None or not isinstance(loops[0], ast.For) or not isinstance(loops[1], ast.For):
+    around = loops_on(stay)
+    if not around:
         return None
-    here, there = Frame(mine.file, header, mine.function), Frame(found[0].file, found[1].header, found[0].function)
-    over = [ast.unparse(loop.iter) for loop in loops if isinstance(loop, ast.For)]
-    if here == there or over[0] == over[1]:
+    _, at, loop = around[-1]
+    here, there = replace(mine, line=header), replace(at, line=loop.header)
+    one, other = (loop_at(f.file, f.line) for f in (here, there))
+    if not isinstance(one, ast.For) or not isinstance(other, ast.For) or here == there:
         return None
-    target = ast.unparse(loops[1].target)
-    return CountedApart(here, over[0], there, over[1], target, _can_name(loops[0].iter, here, there))
+    over, theirs = ast.unparse(one.iter), ast.unparse(other.iter)
+    can_name = _can_name(one.iter, here, there)
+    return CountedApart(here, over, there, theirs, ast.unparse(other.target), can_name) if over != theirs else None
 
 
 def _can_name(over: ast.expr, here: Frame, there: Frame) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from unhang.analyze.callpath import Path, is_same_function, user_path
+from unhang.analyze.callpath import Path, is_same_function, loops_on, user_path
 from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import goes_through, rounds_of
@@ -33,11 +33,8 @@ def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
         for call in calls[:1]:
             wanted = RECEIVES if call.kind in SENDS else SENDS
             peer_expects = any(c.peer == rank for c in open_calls.get(call.peer if call.peer is not None else -1, ()))
-            others = [
-                r
-                for r, theirs in open_calls.items()
-                if r != call.peer and any(c.kind in wanted and c.peer == rank for c in theirs[:1])
-            ]
+            awaited = (r for r, of in open_calls.items() if any(c.kind in wanted and c.peer == rank for c in of[:1]))
+            others = [r for r in awaited if r != call.peer]
             if others and not peer_expects and _is_new(s, rank) is not False:
                 found.append((rank, call, others[0]))
     new = with_new_transfer(s, [rank for rank, _, _ in found])
@@ -78,9 +75,8 @@ def _has_met(s: Situation, rank: int, tag: int) -> bool:
 
 def _left_its_tags(s: Situation, rank: int, call: PendingCall) -> bool:
     """Whether the tags of the rank's transfers from this place went up by the same number each time, and do not here."""
-    like = [
-        c.tag for c in s.case.ranks[rank].pending if (c.kind, c.peer, c.frames) == (call.kind, call.peer, call.frames)
-    ]
+    place = call.kind, call.peer, call.frames
+    like = [c.tag for c in s.case.ranks[rank].pending if (c.kind, c.peer, c.frames) == place]
     steps = [b - a for a, b in pairwise(like)]
     return len(steps) > _LEAST_STRETCH and len(set(steps[:-1])) == 1 and steps[-1] != steps[0]
 
@@ -192,10 +188,9 @@ def _is_held_in_a_circle(s: Situation, edge: WaitEdge, peer: int, left: Path) ->
     if not circles or all(edge.waiter not in c for c in circles):
         return bool(circles)
     wanted = RECEIVES if edge.what.split(" ")[0] in SENDS else SENDS
-    around = ((f, surroundings(f.file, f.line).loops) for f in reversed(left))
-    place = next(((frame, loops[-1]) for frame, loops in around if loops), None)
     made = (c for c in s.case.ranks[peer].pending if c.peer == edge.waiter and c.kind in wanted and c.ended_ns)
-    return place is not None and any(goes_through(user_path(c.frames), *place) for c in made)
+    inner = loops_on(left)[-1:]
+    return any(goes_through(user_path(c.frames), frame, loop) for _, frame, loop in inner for c in made)
 
 
 def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None:
@@ -229,23 +224,20 @@ def _last_in_group(s: Situation, rank: int, group: str) -> Path:
 def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) -> LeftTransfers | None:
     """The same, told by the numbers of transfers in a row: of the peer, which made fewer, or of the waiter, which makes more."""
     mine, theirs = _runs(s, edge.waiter, peer), _runs(s, peer, edge.waiter)
-    last = next(
-        (r for r in (mine if _left_on_device(s, edge.waiter) else mine[::-1]) if any(c.ended_ns is None for c in r)),
-        None,
-    )
-    if last is None or not mine:
+    under_way = [r for r in mine if any(c.ended_ns is None for c in r)]
+    if not under_way:
         return None
+    last = under_way[0 if _left_on_device(s, edge.waiter) else -1]
     is_send = last[0].kind in RECEIVES  # of the peer
     done = [r for r in theirs if (r[0].kind in SENDS) is is_send]
     other = _other_count(peer, done, done[-1], is_fewer=True) if done else None
     other = other or _other_count(edge.waiter, mine, last, is_fewer=False)
     # Where the header of a loop makes the call, that is not one of its rounds.
-    around = (
-        (f, [x for x in surroundings(f.file, f.line).loops if x.header != f.line])
-        for f in reversed(other.way if other else ())
-    )
-    place = next(((f, loops[-1]) for f, loops in around if loops), None)
-    if other is None or place is None or (other.rank == peer and theirs[-1] is done[-1] and goes_through(left, *place)):
+    around = [(f, x) for _, f, x in loops_on(other.way if other else ()) if x.header != f.line]
+    if other is None or not around:
+        return None
+    place = around[-1]
+    if other.rank == peer and theirs[-1] is done[-1] and goes_through(left, *place):
         return None
     are_own = not goes_through(stay if other.rank == peer else left, *place)
     return LeftTransfers((peer,), (edge.waiter,), edge.waiter, edge.what, *place, are_own, other)
@@ -294,15 +286,8 @@ def _other_count(
 
 def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
     """The same of a peer whose role has a loop of its own in the function in which the waiter is in another one."""
-    for frame in before:
-        for loop in surroundings(frame.file, frame.line).loops:
-            if (
-                not goes_through(left, frame, loop)
-                and not goes_through(stay, frame, loop)
-                and _is_in_a_loop_of(stay, frame)
-            ):
-                return frame, loop
-    return None
+    own = ((frame, loop) for _, frame, loop in loops_on(before) if _is_in_a_loop_of(stay, frame))
+    return next((x for x in own if not goes_through(left, *x) and not goes_through(stay, *x)), None)
 
 
 def _is_in_a_loop_of(path: Path, frame: Frame) -> bool:
@@ -315,12 +300,7 @@ def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | Non
 
     One that has the same rounds on all ranks, by what it goes over, only where no loop within may have others.
     """
-    gone = [
-        (frame, loop)
-        for frame in stay
-        for loop in surroundings(frame.file, frame.line).loops
-        if goes_through(before, frame, loop) and not goes_through(left, frame, loop)
-    ]
+    gone = [(f, x) for _, f, x in loops_on(stay) if goes_through(before, f, x) and not goes_through(left, f, x)]
     open_to = (x for x in gone if rounds_of(x[0], x[1].header) != SAME or ways_out(x[0].file, x[1], x[0].line))
     return next(open_to, gone[0] if gone else None)
 

@@ -174,16 +174,8 @@ def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Colle
             if targets:
                 call = s.calls[rank]
                 what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
-                yield WaitEdge(
-                    rank,
-                    targets,
-                    "collective",
-                    what,
-                    s.group.name,
-                    s.seq,
-                    call.created_ns,
-                    bool(other and not s.missing),
-                )
+                differs = bool(other and not missing)
+                yield WaitEdge(rank, targets, "collective", what, s.group.name, s.seq, call.created_ns, differs)
 
 
 def _count(evidence: RankEvidence | None, kinds: Sequence[str], peer: int | None, tag: int | None = None) -> int:
@@ -319,11 +311,8 @@ def _barriers(evidence: RankEvidence | None, like: PendingCall) -> int:
 def _new_group_edges(case: Case, rank: int, call: PendingCall) -> Iterable[WaitEdge]:
     """A wait for those that have created fewer groups, or for ever for those that created another one in its place."""
     behind = tuple(r for r in case.world if r != rank and _new_groups(case.ranks.get(r)) < call.index)
-    other = tuple(
-        r
-        for r, e in case.ranks.items()
-        if r != rank and _created(e)[: call.index] != _created(case.ranks[rank]) and r not in behind
-    )
+    mine = _created(case.ranks[rank])
+    other = tuple(r for r, e in case.ranks.items() if r not in (rank, *behind) and _created(e)[: call.index] != mine)
     if behind or other:
         what = f"new_group #{call.index} (ranks {call.detail})"
         yield WaitEdge(rank, behind or other, "new_group", what, "", call.index, call.started_ns, mismatch=not behind)
@@ -334,9 +323,9 @@ def _created(evidence: RankEvidence) -> list[str]:
 
 
 def _has_come(evidence: RankEvidence | None) -> bool:
-    return evidence is not None and (
-        bool(evidence.initialized) or _under_way(evidence, "init_process_group") is not None
-    )
+    if evidence is None:
+        return False
+    return bool(evidence.initialized) or _under_way(evidence, "init_process_group") is not None
 
 
 def _new_groups(evidence: RankEvidence | None) -> int:

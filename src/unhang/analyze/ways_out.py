@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.callpath import Path
+from unhang.analyze.callpath import Path, loops_on
 from unhang.analyze.may_differ import OPEN, SAME
 from unhang.analyze.rounds import goes_through, is_in
 from unhang.analyze.sides import holds_on, view_of
@@ -198,12 +198,7 @@ def way_out_of(
     Else what the head of a `while` asks, where that is more than a counter. `is_even`: the loops give all ranks as many rounds, so that
     one of the ways out was taken.
     """
-    gone = [
-        (frame, loop)
-        for depth, frame in enumerate(stay)
-        for loop in surroundings(frame.file, frame.line).loops
-        if not is_in(left, stay, depth, loop)
-    ]
+    gone = [(frame, loop) for depth, frame, loop in loops_on(stay) if not is_in(left, stay, depth, loop)]
     ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)]
     heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
     found = likeliest(case, ways, leavers, SAME - 1 if is_even else SAME) or next(iter(heads), None)
