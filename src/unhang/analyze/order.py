@@ -99,10 +99,11 @@ def predicted(stream: Tokens, seq: int) -> list[Hashable]:
     """
     lengths = {at: _common(stream, at, seq) for at in stream if at < seq}
     since = _calls_here(stream, seq)
-    short = {
-        at for at, n in lengths.items() if n >= since == _calls_here(stream, at) and _is_one_place(stream, at, seq)
-    }
-    known = [(n, at) for at, n in lengths.items() if n >= _LEAST_STRETCH or at in short]
+    known = [
+        (n, at)
+        for at, n in lengths.items()
+        if n >= _LEAST_STRETCH or (n >= since == _calls_here(stream, at) and _is_one_place(stream, at, seq))
+    ]
     at = max(known)[1] if known else seq
     return [stream[s] for s in (at, at + 1) if s in stream and at < seq]
 
