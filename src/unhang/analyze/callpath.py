@@ -25,6 +25,11 @@ def is_same_function(one: Frame, other: Frame) -> bool:
     return (one.file, one.function) == (other.file, other.function)
 
 
+def library_above(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames of libraries that a line of the user has called, from frames that are innermost first; none where no line is the user's."""
+    return tuple(frames[: next((i for i, f in enumerate(frames) if f.is_user), 0)])
+
+
 class Fork(NamedTuple):
     """The deepest function that two paths share, and the line of each in it.
 

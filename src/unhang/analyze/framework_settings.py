@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.align import calls_at
+from unhang.analyze.callpath import library_above
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
@@ -93,8 +94,7 @@ def left_out_update(compute: Frame) -> LeftOutUpdate | None:
 
 def is_metric(call: CollectiveCall) -> bool:
     """Whether a call was made by torchmetrics, as it brings the states of a metric together."""
-    above = (call.frames or ())[: next((i for i, f in enumerate(call.frames or ()) if f.is_user), 0)]
-    return any("/torchmetrics/" in f.file for f in above)
+    return any("/torchmetrics/" in f.file for f in library_above(call.frames or ()))
 
 
 def trains_below(d: Divergence) -> Frame | None:

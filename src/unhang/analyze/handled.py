@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.source import Condition, condition_of, function_at, nearest, nodes_around, surroundings
-from unhang.analyze.trees import covers, inside, last_name, tree_of
+from unhang.analyze.trees import blocks_of, covers, inside, last_name, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
 
 _SELDOM = 5
@@ -143,9 +143,8 @@ def _is_tried(at: Frame) -> bool:
 def _before(frame: Frame) -> ast.stmt | None:
     """The simple statement right before the one at a line, in its block."""
     for node in reversed(nodes_around(frame.file, frame.line)):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            at = next((i for i, s in enumerate(block) if covers(s, frame.line)), 0) if isinstance(block, list) else 0
-            if at and isinstance(block, list):
+        for block in blocks_of(node):
+            at = next((i for i, s in enumerate(block) if covers(s, frame.line)), 0)
+            if at:
                 return block[at - 1] if isinstance(block[at - 1], ast.Assign | ast.Expr) else None
     return None

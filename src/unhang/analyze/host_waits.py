@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from unhang.analyze.callpath import library_above
 from unhang.analyze.locks import blocks_at, held_by, scope_of
 from unhang.analyze.source import frame_at, function_at, loop_around, loop_at, nodes_around, surroundings
 from unhang.analyze.trees import Function, calls_on, covers, files_beside, inside, last_name, line_text, tree_of
@@ -60,7 +61,7 @@ def queue_at(frame: Frame) -> str:
 
 def puts(thread: ThreadStack) -> bool:
     """Whether a thread waits for room in a queue, at a line of the program."""
-    above = thread.frames[: next((i for i, f in enumerate(thread.frames) if f.is_user), 0)]
+    above = library_above(thread.frames)
     return any(f.function == "put" and f.file.endswith(("/queue.py", "/queues.py")) for f in above)
 
 
@@ -82,14 +83,13 @@ def own_loop(threads: Iterable[ThreadStack]) -> OwnLoop | None:
     for thread in threads:
         above = next((i for i, f in enumerate(thread.frames) if f.file.endswith("/asyncio/base_events.py")), 0)
         mine = user_frames(thread.frames[:above])
-        library = thread.frames[: thread.frames.index(mine[0])] if mine else ()
+        library = library_above(thread.frames[:above])
         is_result = any(f.function == "result" and f.file.endswith("/concurrent/futures/_base.py") for f in library)
         if not is_result or "run_coroutine_threadsafe" not in line_text(mine[0].file, mine[0].line):
             continue
-        i = next(
-            (i for i, f in enumerate(mine) if i and isinstance(function_at(f.file, f.line), ast.AsyncFunctionDef)), 0
-        )
-        if i:
+        is_task = [isinstance(function_at(f.file, f.line), ast.AsyncFunctionDef) for f in mine]
+        if True in is_task[1:]:
+            i = is_task.index(True, 1)
             return OwnLoop(mine[0], mine[i], mine[i - 1].function)
     return None
 

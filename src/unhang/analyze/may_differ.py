@@ -18,6 +18,7 @@ from unhang.analyze.trees import (
     Function,
     Scopes,
     argument_of,
+    blocks_of,
     file_of,
     imports_beside,
     is_local_namesake,
@@ -330,9 +331,8 @@ def _returns(
                 continue
             case _:
                 asks = (s.test,) if isinstance(s, ast.If | ast.While) else (s.iter,) if isinstance(s, ast.For) else ()
-                for block in (getattr(s, n, None) for n in ("body", "orelse", "finalbody")):
-                    if isinstance(block, list):
-                        yield from _returns(block, (*tests, *asks))
+                for block in blocks_of(s):
+                    yield from _returns(block, (*tests, *asks))
                 for handler in getattr(s, "handlers", ()):
                     yield from _returns(handler.body, (*tests, _CAUGHT))
 

@@ -105,7 +105,7 @@ def _collect(s: Situation) -> Iterator[OwnLine]:
             yield OwnLine(rank, " ".join(_NUMBER.sub("#", bare).split()), tuple(_NUMBER.findall(bare)), order, line)
 
 
-_MOST_LINES, _MOST_CHARS, _LEAST, _NEAR = 4000, 300, 3, 1e-3
+_LEAST, _NEAR = 3, 1e-3
 _VALUE = lazy_pattern(
     r"\b(?P<name>(?:w|weights?|params?|parameters?|model|state_?dict)[._ -](?:\w{1,20}[._ -])?(?:sum|norm|mean|hash|checksum|crc|md5|sha))\b"
     r"[=: ]{1,3}(?P<value>[-+]?\d+\.\d+(?:e[-+]?\d+)?|0x[0-9a-f]{6,64}|[0-9a-f]{8,64})\b",

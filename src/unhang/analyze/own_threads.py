@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from unhang.analyze.callpath import library_above
 from unhang.analyze.given_back import LOOPS, answers_to, asked_in, calls_in, final_statements, own_nodes, way_past
 from unhang.analyze.host_waits import forked_lock
 from unhang.analyze.locks import scope_of
@@ -100,8 +101,7 @@ def _as_function(body: Frame) -> tuple[str, str, str]:
 
 
 def _waits_for_import(thread: ThreadStack) -> bool:
-    mine = user_frames(thread.frames)
-    above = thread.frames[: thread.frames.index(mine[0])] if mine else ()
+    above = library_above(thread.frames)
     return bool(above) and above[0].function in ("acquire", "__enter__") and _IMPORT in above[0].file
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from unhang.analyze.source import frame_at, function_at, loop_around, negated
-from unhang.analyze.trees import calls_on, covers, imported_by, inside, last_name, names_in, tree_of
+from unhang.analyze.trees import blocks_of, calls_on, covers, imported_by, inside, last_name, names_in, tree_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
@@ -104,8 +104,7 @@ def _beside(body: list[ast.stmt], line: int, asked: set[str]) -> Iterator[ast.st
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     for holder in (statement, *getattr(statement, "handlers", ())):
-        for name in ("body", "orelse", "finalbody"):
-            yield getattr(holder, name, [])
+        yield from blocks_of(holder)
 
 
 def _only_looks(statement: ast.stmt) -> bool:

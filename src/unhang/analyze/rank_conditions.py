@@ -30,7 +30,7 @@ _MOST_STEPS = 400
 _NO_RANKS = re.compile(r"lora|matrix_rank", re.IGNORECASE)  # a rank of a matrix
 _ALWAYS = ("is_initialized", "is_available")
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"int": int, "bool": bool, "str": str, "float": float}
-_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.Is: operator.eq, ast.IsNot: operator.ne, ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b, ast.Add: operator.add, ast.Sub: operator.sub, ast.Mod: operator.mod,
@@ -297,7 +297,7 @@ def _as_text(value: Value) -> Value:
 
 def _applied(op: ast.AST, left: Value, right: Value) -> Value:
     by_rank = left.by_rank or right.by_rank
-    apply = _OPERATORS.get(type(op))
+    apply = OPERATORS.get(type(op))
     if apply is None or left.is_open or right.is_open:
         return Value(_OPEN, by_rank)
     return Value(apply(left.value, right.value), by_rank)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.analyze.callpath import is_same_function
-from unhang.analyze.rank_conditions import RankView, Value
+from unhang.analyze.rank_conditions import OPERATORS, RankView, Value
 from unhang.analyze.source import Condition, around, function_at, lines_that_call_the_same, loop_at, surroundings
 from unhang.analyze.trees import inside, names_in
 from unhang.model import Case, Frame
@@ -160,12 +159,12 @@ def _value(test: ast.expr, given: Mapping[str, Any]) -> bool | None:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             value = _value(inner, given)
             return None if value is None else not value
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if isinstance(op, _COMPARED):
             sides = [
                 given[n.id] if isinstance(n, ast.Name) else n.value if isinstance(n, ast.Constant) else None
                 for n in (left, right)
             ]
-            return _COMPARED[type(op)](*sides) if all(isinstance(x, int | float) for x in sides) else None
+            return OPERATORS[type(op)](*sides) if all(isinstance(x, int | float) for x in sides) else None
         case ast.BoolOp(op=op, values=values):
             found = [_value(v, given) for v in values]
             decisive = isinstance(op, ast.Or)
@@ -173,9 +172,7 @@ def _value(test: ast.expr, given: Mapping[str, Any]) -> bool | None:
     return None
 
 
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
+_COMPARED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
 def differing(

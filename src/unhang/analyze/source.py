@@ -18,6 +18,7 @@ from unhang.analyze.trees import (
     Function,
     Node,
     Scopes,
+    blocks_of,
     covers,
     file_of,
     inside,
@@ -185,13 +186,6 @@ def _guards_before(body: list[ast.stmt], line: int) -> Iterator[ast.expr]:
             yield negated(statement.test)
 
 
-def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(node, name, None)
-        if isinstance(block, list):
-            yield block
-
-
 def negated(test: ast.expr) -> ast.expr:
     """The opposite of a test, in the words that one would use."""
     match test:
@@ -224,7 +218,7 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             named = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
             yield from (ast.copy_location(ast.Name(n), d) for d in named if named_like_a_rank(n := last_name(d)))
-    for block in _blocks(node):
+    for block in blocks_of(node):
         if any(covers(s, line) for s in block):
             yield from _guards_before(block, line)
 
@@ -239,7 +233,7 @@ def _when_reduced(chain: list[ast.AST], line: int) -> Iterator[ast.expr]:
         for choice in choices:
             if isinstance(choice, ast.IfExp) and _has_no_sync(choice.body) is not _has_no_sync(choice.orelse):
                 yield negated(choice.test) if _has_no_sync(choice.body) else choice.test
-        for statement in (s for block in _blocks(node) if any(covers(s, line) for s in block) for s in block):
+        for statement in (s for block in blocks_of(node) if any(covers(s, line) for s in block) for s in block):
             match statement:
                 case ast.Expr(ast.Call(func=ast.Attribute(attr="set_requires_gradient_sync"), args=[test, *_])):
                     pass

@@ -325,7 +325,7 @@ def _of_group(
     return Straggler(int(ranks_m[worst]), group, float(share), median, lost, span)
 
 
-_MOST_CALLS, _MOSTLY = 200, 0.8
+_MOST_CALLS = 200
 _SPEAKS = frozenset({"print", "info", "debug", "warning", "log", "write", "set_postfix", "update"})
 
 

@@ -69,8 +69,12 @@ def tags_apart(s: Situation) -> TagsApart | None:
 
 def _has_met(s: Situation, rank: int, tag: int) -> bool:
     """Whether a transfer of the rank with this tag has ended: then two that both sides make are in another order."""
-    made = (c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES))
-    return any(c.tag == tag and c.ended_ns is not None for c in made)
+    return any(c.tag == tag and c.ended_ns is not None for c in _noted(s, rank))
+
+
+def _noted(s: Situation, rank: int) -> list[PendingCall]:
+    """The sends and receives of a rank."""
+    return [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES)]
 
 
 def _left_its_tags(s: Situation, rank: int, call: PendingCall) -> bool:
@@ -111,7 +115,7 @@ def with_new_transfer(s: Situation, ranks: Sequence[int]) -> tuple[int, ...]:
 def _is_new(s: Situation, rank: int) -> bool | None:
     """Whether the rank made no transfer like the one in which it waits before; None where its past is too short."""
     call = awaited_transfer(s.case, rank)
-    made = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES) and c.ended_ns is not None]
+    made = [c for c in _noted(s, rank) if c.ended_ns is not None]
     if call is None or len(made) < _LEAST_PAST:
         return None
     side = SENDS if call.kind in SENDS else RECEIVES
@@ -245,8 +249,7 @@ def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) ->
 
 def _transfers(s: Situation, rank: int) -> Sequence[PendingCall]:
     """All sends and receives of a rank as it noted them. A host is done with one at once: what its device has not done, its dump tells."""
-    noted = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES)]
-    left = _left_on_device(s, rank)
+    noted, left = _noted(s, rank), _left_on_device(s, rank)
     found: list[PendingCall] = []
     for call in reversed(noted if left else ()):
         key = call.peer, call.kind in SENDS
@@ -265,7 +268,7 @@ def _left_on_device(s: Situation, rank: int) -> dict[tuple[int | None, bool], in
 
 def _runs(s: Situation, rank: int, peer: int) -> list[list[PendingCall]]:
     """A rank's transfers with a peer, those together that follow one another from one place; without a first run that may be cut."""
-    calls = [c for c in _transfers(s, rank) if c.kind in (*SENDS, *RECEIVES) and c.peer == peer]
+    calls = [c for c in _transfers(s, rank) if c.peer == peer]
     runs = [list(run) for _, run in groupby(calls, lambda c: (c.kind in SENDS, c.frames))]
     return runs if runs and runs[0][0].nth == 1 else runs[1:]
 

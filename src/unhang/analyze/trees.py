@@ -57,6 +57,12 @@ def calls_on(path: str, line: int) -> list[ast.Call]:
     return [c for c in inside(tree_of(path), ast.Call) if covers(c, line)]
 
 
+def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
+    """The blocks of statements of a node, but for those of its handlers."""
+    found = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+    return [block for block in found if isinstance(block, list)]
+
+
 def names_in(node: ast.AST) -> set[str]:
     """The variables that a node names."""
     return {n.id for n in inside(node, ast.Name)}

@@ -292,7 +292,7 @@ def _monitored_edges(case: Case) -> Iterable[WaitEdge]:
             continue
         group = groups.get(call.group)
         members = group.ranks if group else case.world
-        absent = tuple(r for r in members if r != rank and _barriers(case.ranks.get(r), call) < call.index)
+        absent = tuple(r for r in members if r != rank and _made(case.ranks.get(r), call) < call.index)
         if absent:
             what = f"monitored_barrier #{call.index} of {group or 'its group'}"
             yield WaitEdge(rank, absent, "barrier", what, call.group, None, call.started_ns)
@@ -303,7 +303,8 @@ def _gave_up(evidence: RankEvidence) -> bool:
     return evidence.error is not None and "peer.missed_barrier" in kinds_in(evidence.error.text)
 
 
-def _barriers(evidence: RankEvidence | None, like: PendingCall) -> int:
+def _made(evidence: RankEvidence | None, like: PendingCall) -> int:
+    """How many calls of that kind, in that group, a rank has begun."""
     calls = evidence.pending if evidence else ()
     return max((c.index for c in calls if (c.kind, c.group) == (like.kind, like.group)), default=0)
 
