@@ -96,7 +96,7 @@ def _switched_in(path: str) -> Iterator[Decision]:
         assert isinstance(node, ast.stmt)
         around = surroundings(path, node.lineno)
         at = Frame(path, node.lineno, around.function)
-        value = value if value is None else _strip_not(value)
+        value = value.operand if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not) else value
         if value is not None and not isinstance(value, ast.Constant):
             source = _set_once(path, node.lineno, value)
             scopes = scopes_at(path, source.lineno)
@@ -123,10 +123,6 @@ def _switch(node: ast.AST) -> tuple[str, ast.expr | None]:
         case ast.Assign(targets=[ast.Attribute(attr=name)], value=value) if name in _MODES:
             return name, value
     return "", None
-
-
-def _strip_not(value: ast.expr) -> ast.expr:
-    return value.operand if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not) else value
 
 
 def _set_once(path: str, line: int, value: ast.expr) -> ast.expr:

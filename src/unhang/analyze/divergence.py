@@ -140,11 +140,6 @@ def _previous_path(case: Case, streams: Streams, rank: int, seq: int, other: int
     return there if is_like else ()
 
 
-def _below(fork: Fork, *paths: Path) -> set[Frame]:
-    """The frames below a fork."""
-    return {frame for path in paths for frame in path[fork.depth + 1 :]}
-
-
 def _find_left_loop(
     case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]], paths: tuple[Path, Path]
 ) -> LeftLoop | None:
@@ -192,10 +187,6 @@ def _split(
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
     return reference, tuple(sorted(r for c in others for r in c)), is_sure
-
-
-def _is_rank_dependent(path: Path) -> bool:
-    return any(surroundings(f.file, f.line).depends_on_rank for f in path)
 
 
 def _split_at(
@@ -318,9 +309,10 @@ def _is_by_rounds(
     (reference, odd), (ref_path, odd_path), fork = sides, paths, fork_of(*paths)
     is_gone = loop.leavers == odd
     stay, left = (ref_path, odd_path) if is_gone else (odd_path, ref_path)
-    if fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
+    if fork is not None and any(surroundings(f.file, f.line).depends_on_rank for f in odd_path[fork.depth :]):
         return False  # it did not run out of data: a condition on its rank led it elsewhere
-    if fork is not None and fork.same_line and loop.frame in _below(fork, ref_path, odd_path):
+    below = (*ref_path[fork.depth + 1 :], *odd_path[fork.depth + 1 :]) if fork is not None else ()
+    if fork is not None and fork.same_line and loop.frame in below:
         return False  # one line dispatched different orders: a loop within one of them is no loop of both
     if is_gone and streams.always_follows(reference[0], seq):
         return False  # in the middle of what the loop always does: a call was left out

@@ -149,7 +149,8 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
     found = []
     for rank, evidence in case.ranks.items():
         kind = _kind(evidence)
-        if kind in ("", "exit") or (kind in ("sys.exit", "os._exit") and _is_success(evidence)):
+        ended_well = evidence.exit is not None and evidence.exit.code in (0, None) and evidence.error is None
+        if kind in ("", "exit") or (kind in ("sys.exit", "os._exit") and ended_well):
             continue
         found.append((_time(evidence, kind), rank, kind, evidence))
     found.sort(key=lambda item: (item[0] or 1 << 62, _printed_at(item[3]), item[1]))
@@ -206,10 +207,6 @@ _WRAPS_CALLS, _LOGS = "torch/distributed/c10d_logger.py", "/logging/"
 
 def _was_asked(failure: Failure) -> bool:
     return failure.kind == "signal" and failure.exit is not None and failure.exit.code in _ASKED
-
-
-def _is_success(evidence: RankEvidence) -> bool:
-    return evidence.exit is not None and evidence.exit.code in (0, None) and evidence.error is None
 
 
 def early_leavers(case: Case) -> tuple[RankEvidence, ...]:

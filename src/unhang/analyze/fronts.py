@@ -196,14 +196,10 @@ def _has_all_transfers(table: CollectiveTable, rank: int, group: int) -> bool:
     if not len(seqs) or seqs[0] != 1 or seqs[-1] != len(seqs):
         return False
     first, second = (
-        [(op, peer) for op, peer in _ops_and_peers(table, rows[table["seq"][rows] == seq]) if "coalesced" not in op]
+        [(c.op, c.peer) for c in table.calls(rows[table["seq"][rows] == seq]) if "coalesced" not in c.op]
         for seq in (1, 2)
     )
     return bool(rows[0] > of_rank.start) or first == second
-
-
-def _ops_and_peers(table: CollectiveTable, rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, int]]:
-    return zip([table.ops[op] for op in table["op"][rows].tolist()], table["peer"][rows].tolist(), strict=True)
 
 
 def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:

@@ -321,9 +321,9 @@ def asks_ray(frame: Frame) -> bool:
     return any(ast.unparse(c.func) in ("ray.get", "ray.wait") or last_name(c.func) == "remote" for c in calls)
 
 
-def polls_ray(frame: Frame) -> bool:
+def polls_ray(frame: Frame | None) -> bool:
     """Whether the loop around a line asks Ray for another answer in each of its rounds."""
-    return bool(_asked_of_actors(loop_around(frame.file, frame.line)))
+    return frame is not None and bool(_asked_of_actors(loop_around(frame.file, frame.line)))
 
 
 class Forgetful(NamedTuple):

@@ -249,7 +249,7 @@ def _is_set(tree: ast.Module, node: ast.expr) -> bool:
         if not todo:
             return is_set
         match unwrapped(todo.pop()):
-            case ast.Set(elts=elements) if not all(_is_number(e) for e in elements):
+            case ast.Set(elts=of) if not all(isinstance(e, ast.Constant) and isinstance(e.value, int) for e in of):
                 is_set = True
             case ast.SetComp():
                 is_set = True
@@ -269,10 +269,6 @@ def _is_set(tree: ast.Module, node: ast.expr) -> bool:
             case _:
                 return False
     return False
-
-
-def _is_number(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
 def _bound_to(tree: ast.Module, name: str) -> Iterator[ast.expr]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from unhang.analyze.activity import RESULT_OF_RAY, Activity
 from unhang.analyze.align import members_of
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.host_waits import polls_ray
 from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
@@ -49,12 +50,12 @@ def in_flight(s: Situation) -> tuple[InFlight, ...]:
 
 def _stalled(s: Situation) -> Iterable[InFlight]:
     """One for each call that is the next one of devices that stand still."""
-    ranks: dict[tuple[int, ...], list[int]] = {}
     table, frozen = s.case.calls, s.recorded.frozen.devices
     rows = {rank: frozen[rank] if rank in frozen else s.recorded.fronts[rank][0] for rank in s.recorded.stalled}
-    for rank, row in sorted(rows.items()):
-        key = (int(table["group"][row]), int(table["seq"][row]), *([rank] if table["is_p2p"][row] else []))
-        ranks.setdefault(key, []).append(rank)
+    places = (
+        (rank, *(table[name].item(row) for name in ("group", "seq", "is_p2p"))) for rank, row in sorted(rows.items())
+    )
+    ranks = grouped(((group, seq, rank if is_p2p else None), rank) for rank, group, seq, is_p2p in places)
     for (group, *_), behind in ranks.items():
         how = FROZEN if behind[0] in frozen else STALLED
         yield InFlight(table.call(rows[behind[0]]), members_of(s.index, group), tuple(behind), how)
@@ -191,7 +192,7 @@ def all_meet_by_files(s: Situation) -> bool:
 
 def all_wait_for_ray(s: Situation) -> set[int]:
     """All ranks, if each waits for a result of Ray, or asks Ray again and again for another answer, and no call of a group is under way."""
-    return _all_ranks(s, lambda a: a.awaits == RESULT_OF_RAY or _polls_ray(a))
+    return _all_ranks(s, lambda a: a.awaits == RESULT_OF_RAY or (a.is_polled and polls_ray(a.frame)))
 
 
 def all_in_unknown_calls(s: Situation) -> set[int]:
@@ -201,10 +202,6 @@ def all_in_unknown_calls(s: Situation) -> set[int]:
     """
     found = _all_ranks(s, lambda a: a.kind == "communication")
     return found if len(found) > 1 else set()
-
-
-def _polls_ray(activity: Activity) -> bool:
-    return activity.is_polled and activity.frame is not None and polls_ray(activity.frame)
 
 
 def _all_ranks(s: Situation, does: Callable[[Activity], bool]) -> set[int]:

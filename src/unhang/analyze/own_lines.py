@@ -25,7 +25,6 @@ _OWN = lazy_pattern(
     r"(?<![\w/.])(?:global[_ ])?[Rr](?:ank|ANK)[ _:=#-]{0,2}(\d{1,5})\b|[\[(|]\s*(?:[Rr]|gpu|GPU|[Pp]roc(?:ess)?|[Ww]orker|dev(?:ice)?|cuda)[ _:#-]?(\d{1,5})\s*[\])|/:]"
 )
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_WHOLE = re.compile(r"\d{1,12}")
 
 
 class OwnLine(NamedTuple):

@@ -138,7 +138,9 @@ def keeps_alive(evidence: RankEvidence) -> KeepsAlive | None:
             return KeepsAlive(mine[0], mine[-1].function, 0, "", does, what) if does else None
         made = list(_makers(mine[-1]))
         if len(made) == 1 and does:
-            return KeepsAlive(mine[0], mine[-1].function, made[0].lineno, _as_daemon(made[0]), does, what)
+            return KeepsAlive(
+                mine[0], mine[-1].function, made[0].lineno, f"{ast.unparse(made[0])[:-1]}, daemon=True)", does, what
+            )
     return None
 
 
@@ -161,10 +163,6 @@ def _makers(begins: Frame) -> Iterator[ast.Call]:
     sets = (n for n in inside(tree, ast.Attribute) if isinstance(n.ctx, ast.Store))
     if not any(n.attr == "daemon" for n in sets) and not any(k.arg == "daemon" for c in made for k in c.keywords):
         yield from made
-
-
-def _as_daemon(call: ast.Call) -> str:
-    return f"{ast.unparse(call)[:-1]}, daemon=True)"
 
 
 def of_threading(path: str, maker: ast.expr) -> bool:

@@ -52,6 +52,7 @@ RANK_ZERO_FIRST = lazy_pattern(
 )
 _DEPTH = 8
 _PROCESS = re.compile(r"process (\d{1,9})")
+# Interrupted, they were waiting for their ranks, whatever these did.
 _LAUNCHERS = lazy_pattern(
     r"torch/distributed/(?:run|launch|elastic)|torch/multiprocessing/spawn|deepspeed/launcher|/bin/torchrun"
 )
@@ -119,15 +120,10 @@ def _printed_alone(s: Situation, stacks: Sequence[tuple[int, ThreadStack]]) -> l
 def _interrupted(s: Situation) -> Iterator[Doing]:
     """Of ranks that were interrupted, by their tracebacks."""
     for e in errors_of(s):
-        is_shown = e.frames and e.order < len(s.case.log) and not _is_launcher(e.frames)
+        is_shown = e.frames and e.order < len(s.case.log) and not any(_LAUNCHERS.search(f.file) for f in e.frames)
         if is_shown and e.error.type.endswith("KeyboardInterrupt"):
             ranks = () if e.rank is None else (e.rank,)
             yield _doing("".join(f"rank {r}" for r in ranks), ranks, e.frames, s.case.log[e.order])
-
-
-def _is_launcher(frames: Sequence[Frame]) -> bool:
-    """Whether it is the launcher that was interrupted: it waits for its ranks, whatever they do."""
-    return any(_LAUNCHERS.search(f.file) for f in frames)
 
 
 def _doing(

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.own_lines import OwnLine, by_rank, own_lines
@@ -47,22 +48,15 @@ def slower_at_work(s: Situation, waited: Iterable[int], before: int) -> SlowWork
     """
     waits = set(waited)
     ranks = by_rank(x for x in own_lines(s) if x.order < before)
-    works: dict[tuple[str, int], dict[int, list[Count]]] = {}
-    for rank, lines in ranks.items():
-        for line in lines:
-            if (count := _counted(line)) is not None:
-                works.setdefault((_name(line), count.total), {}).setdefault(rank, []).append(count)
-    found = [x for counts in works.values() if (x := _unfinished(counts, ranks, waits)) is not None]
+    counts = ((rank, c) for rank, lines in ranks.items() for line in lines if (c := _counted(line)) is not None)
+    works = grouped(((_NO_LETTERS.sub(" ", c.line.words.partition("%|")[0]), c.total), (r, c)) for r, c in counts)
+    found = [x for work in works.values() if (x := _unfinished(grouped(work), ranks, waits)) is not None]
     return max(found, key=lambda x: max(c.line.order for c in x.slow.values()), default=None)
 
 
 def _counted(line: OwnLine) -> Count | None:
     match = _COUNT.search(line.line.text[:_MOST_CHARS])
     return Count(int(match[1]), int(match[2]), line) if match and int(match[1]) <= int(match[2]) else None
-
-
-def _name(line: OwnLine) -> str:
-    return _NO_LETTERS.sub(" ", line.words.partition("%|")[0])
 
 
 def _unfinished(
