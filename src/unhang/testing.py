@@ -61,6 +61,7 @@ _CALL = lazy_pattern(
     r"(?: (?P<dtype>(?!by\b|root\b)\w+))?(?: by (?P<reduce>\w+))?(?: root (?P<root>\d+))?(?:@(?P<path>[^\s!]+))?(?: thread=(?P<thread>\w+))?(?P<open> !)?$"
 )
 _LIBRARY = {
+    "logging": ("/usr/lib/python3.11/logging/__init__.py", 377, "getMessage"),
     "lock": ("/usr/lib/python3.11/threading.py", 320, "wait"),
     "child": ("/usr/lib/python3.11/subprocess.py", 1264, "wait"),
     "queue": ("/usr/lib/python3.11/queue.py", 171, "get"),

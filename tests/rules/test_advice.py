@@ -11,7 +11,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
 from unhang.model import Fix, Frame
 from unhang.model.findings import LIMIT, limits_last
-from unhang.rules.advice import fixes_of
+from unhang.rules.advice import fixes_of, of_skipped_part
 from unhang.rules.host_waits import bound_item, fresh_lock
 from unhang.rules.registry import judge
 from unhang.testing import make_case
@@ -148,3 +148,45 @@ def test_a_limit_on_a_wait_is_no_repair_and_comes_last() -> None:
     repaired = replace(found, fixes=(*found.fixes, Fix("Take it once", "-", advice="x")))
     assert not repaired.unmended
     assert next(iter(limits_last(repaired.fixes))).mends
+
+
+_PARTS = """class Block(nn.Module):
+    def __init__(self):
+        self.down = nn.Linear(4, 2)
+        self.up = nn.Linear(2, 4)
+    def forward(self, x, rows):
+        out = x
+        if {test}:
+            out = out + self.up(self.down(x[rows]))
+        return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "is_told"),
+    [("len(rows)", True), ("self.training", False), ("rows is not None", False), ("self.depth > 2", False)],
+    ids=["the data decides", "a mode", "what is given", "a setting"],
+)
+def test_a_layer_that_some_steps_leave_out(test: str, is_told: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(_PARTS.format(test=test))
+    fixes = of_skipped_part(Frame(str(tmp_path / "train.py"), 7, "step"))
+    assert bool(fixes) is is_told
+    if fixes:
+        assert (
+            "else: out = out + 0.0 * sum(p.sum() for m in (self.up, self.down,) for p in m.parameters())"
+            in fixes[0].advice
+        )
+
+
+def test_parameters_by_their_names_and_a_graph_that_was_promised(tmp_path: Path) -> None:
+    train, model = tmp_path / "train.py", tmp_path / "model.py"
+    step, names = Frame(str(train), 2, "step"), ("head.mix.0.weight", "head.mix.0.bias", "head.mix.2.weight")
+    model.write_text(_PARTS.format(test="self.training"))
+    train.write_text("model = DDP(net)\n")
+    assert "model.module.get_submodule('head.mix')" in of_skipped_part(step, names)[0].advice
+    train = tmp_path / "static" / "train.py"
+    train.parent.mkdir()
+    train.write_text("model = DDP(net, static_graph=args.save)\nx = checkpoint(f, x, use_reentrant=True)\n")
+    advice = of_skipped_part(Frame(str(train), 1, "step"), names)[0].advice
+    assert "train.py:1: take out static_graph" in advice
+    assert "train.py:2: use_reentrant=False" in advice

@@ -186,6 +186,19 @@ def test_a_data_set_that_waits_in_the_process_of_the_rank_has_no_worker(tmp_path
     assert "whose worker stands at serve" in stuck.title.replace("stood", "stands")
 
 
+def test_a_listener_that_authenticates_one_that_says_nothing(tmp_path: Path) -> None:
+    file = program(tmp_path, "def ask(place):\n    return Client(place, authkey=key)  # here\n")
+    mine = ThreadStack(
+        "MainThread", (_at("/multiprocessing/connection.py:answer_challenge"), frame(file, "here")), is_main=True
+    )
+    for place in ("deliver_challenge", "accept"):
+        serves = ThreadStack(
+            "serve", (_at(f"/multiprocessing/connection.py:{place}"), frame(file, "here")), is_main=False
+        )
+        title = _first(_job(mine, serves)).fixes[0].title
+        assert title.startswith("Let the listener authenticate") is (place == "deliver_challenge")
+
+
 def test_every_row_says_what_to_change() -> None:
     for row in known_waits():
         assert row.at or row.calls, row

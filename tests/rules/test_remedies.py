@@ -257,6 +257,21 @@ def test_a_call_in_a_finalizer_is_taken_out_of_it() -> None:
     assert "table.close()   # train.py:2: on every rank, in place of `del table`" in found.fixes[0].advice
 
 
+def test_what_is_logged_is_made_on_every_rank() -> None:
+    source = "def main():\n    if n % 10 == 9:\n        log.info('step %d: %s', n, board)\n    dist.all_reduce(x)\ndef show():\n    dist.barrier()\n"
+    calls = {
+        **{key: ["all_reduce[1]@main:4", "all_reduce[1]@main:4 !"] for key in (0, 1)},
+        2: ["all_reduce[1]@main:4", "barrier@main:3>~logging>show:6 !"],
+    }
+    found = judge(Situation(make_case(calls, world=3, source=source))).findings[0]
+    assert (found.rule, found.culprit_ranks) == ("rank-dependent-collective", (2,))
+    assert found.fixes[0].title.startswith("Make the text on every rank")
+    assert "text = 'step %d: %s' % (n, board,)\nlog.info(text)" in found.fixes[0].advice
+    calls[2] = ["all_reduce[1]@main:4", "barrier@main:3>show:6 !"]
+    found = judge(Situation(make_case(calls, world=3, source=source))).findings[0]
+    assert not found.fixes[0].title.startswith("Make the text")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "whole"),
     [

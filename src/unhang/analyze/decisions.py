@@ -143,6 +143,17 @@ def made_with(folder: str, names: Sequence[str], argument: str) -> Frame | None:
     return found[0] if len(found) == 1 else None
 
 
+def asked_by(folder: str, argument: str) -> Frame | None:
+    """The one line of the program's files that gives an argument, and not as False."""
+    found = [
+        frame_at(path, n.lineno)
+        for path, n in _nodes(folder)
+        if isinstance(n, ast.Call)
+        and any(k.arg == argument and ast.unparse(k.value) not in ("False", "None") for k in n.keywords)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 def late_buffer(folder: str) -> tuple[Frame, str] | None:
     """The one buffer of a module that is registered empty and filled later: the line that fills it, and its name."""
     nodes = list(_nodes(folder))

@@ -18,9 +18,14 @@ _TIMEOUT = lazy_pattern(
 _ASKED_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
 
 
+_BETWEEN_PROCESSES = tuple(
+    f"/multiprocessing/{name}.py" for name in ("connection", "queues", "managers", "resource_sharer")
+)
+
+
 def is_communication_error(error: RaisedError) -> bool:
-    """Whether an exception only says that a peer or the network is gone, or that a wait ran out."""
-    return is_echo(error.text)
+    """Whether an exception only says that a peer or the network is gone, or that a wait ran out; not one of a process that the program has for itself."""
+    return is_echo(error.text) and not (error.frames and error.frames[0].file.endswith(_BETWEEN_PROCESSES))
 
 
 def is_timeout(error: RaisedError) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +15,15 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, surroundings
-from unhang.analyze.trees import importers_beside, inside, is_local_namesake, last_name, program_files, tree_of
+from unhang.analyze.trees import (
+    importers_beside,
+    inside,
+    is_local_namesake,
+    last_name,
+    names_in,
+    program_files,
+    tree_of,
+)
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
 
@@ -250,3 +258,61 @@ def _asks_for_none(test: ast.expr) -> bool:
         case ast.UnaryOp(op=ast.Not(), operand=ast.Call() | ast.Subscript()):
             return True
     return False
+
+
+class SkippedPart(NamedTuple):
+    """The layers `parts` of a module (`self.head`), which take part only if `test`, at line `at`. `value`: what the branch changes with them, if a name."""
+
+    at: Frame
+    parts: tuple[str, ...]
+    test: str
+    value: str
+
+
+@lru_cache(maxsize=64)
+def skipped_part(folder: str, names: tuple[str, ...] = ()) -> SkippedPart | None:
+    """The one branch of the program's forwards that runs layers in some steps alone; of layers with one of these names, where names are given.
+
+    A branch by a setting (`self.training`, an attribute), or with an `else` that runs layers as well, is none.
+    """
+    found = [x for path in program_files(folder) if folder for x in _branches(path, set(names))]
+    return found[0] if len(found) == 1 else None
+
+
+def _branches(path: str, names: set[str]) -> Iterator[SkippedPart]:
+    for module in inside(tree_of(path), ast.ClassDef):
+        methods = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
+        init = methods.pop("__init__", None) if "forward" in methods else None
+        made = set(map(ast.unparse, _layers(init)))
+        wanted = {m for m in made if not names or m.removeprefix("self.") in names}
+        for node in (n for f in methods.values() for n in inside(f, ast.If)):
+            parts = tuple(dict.fromkeys(_called(node.body)))
+            if not wanted.isdisjoint(parts) and made.isdisjoint(_called(node.orelse)) and _asks_the_data(node.test):
+                own = tuple(x for x in parts if x in made)
+                yield SkippedPart(frame_at(path, node.lineno), own, ast.unparse(node.test), _changed(node.body))
+
+
+def _layers(init: ast.FunctionDef | None) -> list[ast.expr]:
+    """The attributes that are set to something that is made there."""
+    made = (n for n in inside(init, ast.Assign) if isinstance(n.value, ast.Call))
+    return [t for n in made for t in n.targets if isinstance(t, ast.Attribute)]
+
+
+def _called(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """What is called there, and what is given to a function such as `checkpoint`."""
+    for call in (c for statement in body for c in inside(statement, ast.Call)):
+        yield from map(ast.unparse, (call.func, *call.args))
+
+
+def _asks_the_data(test: ast.expr) -> bool:
+    """Whether a test asks for anything but attributes of the object and constants; `is None` asks for what the caller gave."""
+    is_given = isinstance(test, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
+    return not is_given and not names_in(test) <= {"self"}
+
+
+def _changed(body: Sequence[ast.stmt]) -> str:
+    """The name that the last statement of a branch sets."""
+    match body[-1]:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
+            return name
+    return ""

@@ -19,6 +19,7 @@ from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
+_LOCKS = ("Lock", "RLock", "Condition", "Semaphore")
 _ANSWERS = ("write", "send", "sendall", "send_json", "send_bytes", "send_string", "flush", "drain", "put")
 
 
@@ -106,15 +107,12 @@ def forked_lock(place: Frame) -> ForkedLock | None:
     """Of a line at which a forked process waits at a `with`: the lock of the class or module, where that is made in one place."""
     for what in {w for b in blocks_at(place) for w in held_by(b)}:
         scope = scope_of(place, what)
-        made = [n for n in inside(scope, ast.Assign) if what in map(ast.unparse, n.targets) and _is_lock(n.value)]
+        sets = (n for n in inside(scope, ast.Assign) if what in map(ast.unparse, n.targets))
+        made = [n for n in sets if isinstance(n.value, ast.Call) and last_name(n.value.func) in _LOCKS]
         if len(made) == 1 and isinstance(scope, ast.ClassDef | ast.Module):
             at = frame_at(place.file, made[0].lineno)
             return ForkedLock(at, what, ast.unparse(made[0].value))
     return None
-
-
-def _is_lock(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and last_name(value.func) in ("Lock", "RLock", "Condition", "Semaphore")
 
 
 class EndedTask(NamedTuple):
@@ -351,6 +349,16 @@ def forgetful_actor(frame: Frame) -> Forgetful | None:
                 at = Frame(path, decorator.lineno, actor.name)
                 return Forgetful(actor.name, ast.unparse(decorator), at, ast.unparse(told[-1]))
     return None
+
+
+def named_actor(frame: Frame) -> tuple[Frame, str] | None:
+    """(line, call) of the one actor that a program names and that ends with its maker's handle, where the loop around a line looks for actors by name."""
+    if not any(last_name(c.func) == "get_actor" for c in inside(loop_around(frame.file, frame.line), ast.Call)):
+        return None
+    calls = ((path, c) for path in files_beside(frame.file) for c in inside(tree_of(path), ast.Call))
+    made = [(path, c, {k.arg for k in c.keywords}) for path, c in calls if last_name(c.func) == "options"]
+    own = [(path, c) for path, c, given in made if "name" in given and not given & {"lifetime", "get_if_exists", None}]
+    return (Frame(own[0][0], own[0][1].lineno, ""), ast.unparse(own[0][1])) if len(own) == 1 else None
 
 
 def _is_restarted(decorator: ast.expr) -> bool:

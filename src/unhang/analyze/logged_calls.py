@@ -18,7 +18,7 @@ from unhang.model.lazy_pattern import lazy_pattern
 UNEVEN_OPS = frozenset({"COALESCED", "ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "SEND", "RECV", "UNKNOWN"})
 _BARRIERS = frozenset({"BARRIER", "ALLREDUCE"})
 _OF_WATCHDOGS = ("watchdog.timeout", "watchdog.work", "watchdog.counters", "watchdog.dump_signal")
-_TELL_A_WAIT = (*_OF_WATCHDOGS, "store.unique_id", "gloo.timed_out")
+_OF_LIBRARIES = ("gloo.timed_out", "hccl.timed_out")
 MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16
@@ -86,11 +86,11 @@ class Watchdogs:
         """Every wait that hit its limit, one per rank, group and call, in the order printed."""
         found: list[TimedOut] = []
         latest = -1
-        for event in self._events.of(*_TELL_A_WAIT):
+        for event in self._events.of(*_OF_WATCHDOGS, "store.unique_id", *_OF_LIBRARIES):
             wait = _wait_for_rank_0(event) if event.kind == "store.unique_id" else _wait_of(event)
             if wait is None or (event.kind == "watchdog.dump_signal" and not event["own"]):
                 continue
-            if event.kind == "gloo.timed_out" and (event.rank is None or self._events.has("watchdog.")):
+            if event.kind in _OF_LIBRARIES and (event.rank is None or self._events.has("watchdog.")):
                 continue  # it may be any rank's, or one of a group beside NCCL's
             if event.kind == "watchdog.work":  # the second half of a line that was broken
                 if found and not found[latest].op and event.order - found[latest].events[-1].order <= _NEAR:

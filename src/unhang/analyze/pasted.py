@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -62,6 +62,7 @@ class Doing(NamedTuple):
     """What one rank, or several under one heading, did.
 
     `kind`: collective, loader, lock, ending, idle (a worker that waits for its next task), user. `what`: the collective. `caller`: the first frame of the program itself.
+    `beside`: that of another thread of the process, or of a library, which is in a collective as well.
     """
 
     label: str
@@ -71,6 +72,7 @@ class Doing(NamedTuple):
     caller: Frame | None
     frames: tuple[Frame, ...]
     line: LogLine
+    beside: Frame | None = None
 
     @property
     def who(self) -> str:
@@ -95,7 +97,8 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
 
         chosen = of_the_wait(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
         ranks = _ranks_in_order([(p.label, p.ranks) for p in chosen], s.case.job.world_size)
-        pasted = [_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line, p.is_call) for p in chosen]
+        calls = ((_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line, p.is_call), p.others) for p in chosen)
+        pasted = [doing._replace(beside=_in_a_call(others)) for doing, others in calls]
         found = _known[s] = (*_printed_alone(s, stacks), *pasted, *_interrupted(s))
     return found
 
@@ -132,6 +135,12 @@ def _doing(
     kind, what = ("collective", frames[0].function) if is_call else _kind(frames)
     caller = next((f for f in frames if not _is_library(f)), None)
     return Doing(label, ranks, kind, what, caller, frames, line)
+
+
+def _in_a_call(threads: Iterable[tuple[Frame, ...]]) -> Frame | None:
+    """The line at which one of some threads is in a collective: that of the program, else the library's own."""
+    frames = next((t for t in threads if _kind(t)[0] == "collective"), ())
+    return next((f for f in frames if not _is_library(f)), next(iter(frames), None))
 
 
 def threads_apart(s: Situation, odd: Sequence[int], others: Sequence[int]) -> dict[str, str]:

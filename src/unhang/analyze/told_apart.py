@@ -101,6 +101,19 @@ def _was_ended(s: Situation) -> bool:
     return s.events.has(*_ENDED_THERE) or any(line.text.startswith("^C") for line in s.case.log[-_NEAR_THE_END:])
 
 
+def a_round_behind(s: Situation) -> tuple[int, ...]:
+    """The one rank that said something once less than every other rank, all of which said it equally often, and twice or more; else none."""
+    of_ranks = by_rank(before_the_wait(s))
+    found = set()
+    for told in by_words(of_ranks).values():
+        said = {rank: len(told.get(rank, ())) for rank in of_ranks}
+        most = max(said.values())
+        behind = [rank for rank in of_ranks if said[rank] < most]
+        if len(behind) == 1 and len(of_ranks) >= 3 and said[behind[0]] == most - 1 > 0:
+            found.add(behind[0])
+    return tuple(found) if len(found) == 1 else ()
+
+
 def _ends_there(s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine]) -> bool:
     """Whether these ranks said nothing behind it that others say as well, and no step was told behind it."""
     last = max(x.order for x in lines)

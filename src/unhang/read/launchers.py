@@ -51,6 +51,7 @@ _SRUN_CODES = {
     "Illegal instruction": -4,
     "Terminated": -15,
 }
+_SEVERAL_NODES = re.compile(r"\bgroup_world_size=(?:[2-9]|[1-9]\d)|\bgroup_rank=[1-9]|--nnodes[= ](?:[2-9]|[1-9]\d)")
 _LAUNCHER = re.compile(
     r"torch[./]distributed[./](?:elastic|run|launch)|torchrun|ChildFailedError|\[launch\.py:\d+:|failed \(exitcode: "
 )
@@ -88,7 +89,7 @@ class SummaryReader:
         self.exits: list[RankExit] = []
         self._in_block = False
         self._is_root = False
-        self._has_launcher = False
+        self._has_launcher = self._has_nodes = False
         self._tasks: list[RankExit] = []
 
     def take(self, line: str, number: int = 0) -> bool:
@@ -129,6 +130,7 @@ class SummaryReader:
 
     def _single(self, line: str, number: int) -> None:
         self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None
+        self._has_nodes = self._has_nodes or _SEVERAL_NODES.search(line) is not None
         if task := _SRUN.search(line):
             code = _SRUN_CODES[task["what"]] if task["what"] else int(task["code"][:9])
             self._tasks.extend(RankExit(rank, code=code or None, line=number) for rank in _tasks(task["tasks"]))
@@ -139,12 +141,21 @@ class SummaryReader:
                 by_signal = _SIGNALS.get(parts.get("signal") or "", 0) or int((parts.get("number") or "0")[:3])
                 code = -by_signal or int((parts.get("code") or "0")[:9])
                 pid = int(parts["pid"][:9]) if parts.get("pid") else None
-                self.exits.append(RankExit(int(parts["rank"][:9]), pid=pid, code=code or None, line=number))
+                rank = int(parts["rank"][:9])
+                local = rank if pattern is _LINES[0] else None
+                self.exits.append(RankExit(rank, local, pid, code or None, line=number))
                 return
 
     def ends(self) -> tuple[RankExit, ...]:
-        """All ends, in the order printed; those that srun tells only where no launcher tells its own."""
-        return (*self.exits, *(() if self._has_launcher else self._tasks))
+        """All ends, in the order printed; those that srun tells only where no launcher tells its own.
+
+        A line that knows only the local rank tells no rank where the job has several nodes.
+        """
+        told = [
+            replace(e, rank=None) if self._has_nodes and e.local_rank is not None and not e.time_ns else e
+            for e in self.exits
+        ]
+        return (*told, *(() if self._has_launcher else self._tasks))
 
 
 def by_rank(exits: Iterable[RankExit]) -> dict[int, RankExit]:

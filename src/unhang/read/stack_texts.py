@@ -25,7 +25,7 @@ _FRAME_ALONE = lazy_pattern(r' {0,4}File "(.+\.py)", line (\d+), in (\S.*)$')
 _ERROR = lazy_pattern(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 # Where the head of the traceback is missing, only what is certainly an exception ends it.
 _CERTAIN_ERROR = lazy_pattern(
-    r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Expired))(?:: ?(.*))?$"
+    r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Expired)|(?:\w+\.)+(?:exceptions|errors)\.[A-Z]\w*)(?:: ?(.*))?$"
 )
 _NO_ERROR = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "WARN", "CRITICAL", "NOTE", "FATAL", "TRACE"})
 # Tracebacks drawn as a box: its corner, its frames (the path may be cut), its floor.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
 
-from unhang.analyze.decisions import called_with, unsynced_metric
-from unhang.analyze.framework_settings import made_anew
+from unhang.analyze.decisions import asked_by, called_with, unsynced_metric
+from unhang.analyze.framework_settings import made_anew, skipped_part
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal, nodes_around
@@ -58,6 +60,7 @@ PAD = Fix(
 
 
 _LONGEST = 80
+_CLEAN, _UNDO = "unhang run -- <the same command>: outcome clean", "revert the edit"
 
 
 def fixes_of(
@@ -288,6 +291,51 @@ def _find_out(frame: Frame | None, who: str) -> Fix:
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
         kind=LOOK,
+    )
+
+
+def of_skipped_part(frame: Frame | None, names: Sequence[str] = ()) -> tuple[Fix, ...]:
+    """What lets all parameters take part in each step; nothing where the program does not show it. `names`: those that did not, as the model names them."""
+    folder = str(Path(frame.file).parent) if frame is not None else ""
+    if (static := asked_by(folder, "static_graph")) is not None:
+        return (_no_static_graph(static, asked_by(folder, "use_reentrant")),)
+    within = tuple(sorted({part for name in names for part in name.split(".")[:-1] if not part.isdigit()}))
+    part = skipped_part(folder, within) if within or not names else None
+    steps = zip(*(n.split(".")[:-1] for n in names), strict=False)
+    prefix = ".".join(step[0] for step in takewhile(lambda step: len(set(step)) == 1, steps))
+    if part is None and not prefix:
+        return ()
+    zero = f"0.0 * sum(p.sum() for p in model.module.get_submodule({prefix!r}).parameters())"
+    where, advice = (
+        "",
+        f"# behind the forward of the DDP model, in front of backward(), on every rank\nloss = loss + {zero}",
+    )
+    if part is not None:
+        value, layers = part.value or "out", ", ".join(part.parts)
+        zero = f"0.0 * sum(p.sum() for m in ({layers},) for p in m.parameters())"
+        where = f": {w.spot(part.at)} leaves `{part.parts[0]}` out of some steps"
+        advice = f"# {w.spot(part.at)}: where `{part.test}` does not hold, they get no gradient on that rank\nif {part.test}: ...   # as before\nelse: {value} = {value} + {zero}"
+    return (
+        Fix(
+            title=f"Let every parameter take part in each step, on every rank{where}",
+            advice=advice,
+            verify=_CLEAN,
+            undo=_UNDO,
+        ),
+    )
+
+
+def _no_static_graph(static: Frame, reentrant: Frame | None) -> Fix:
+    more = (
+        f"\n# {w.spot(reentrant)}: use_reentrant=False; a reentrant checkpoint needs that promise"
+        if reentrant is not None
+        else ""
+    )
+    return Fix(
+        title="Do not promise DDP the same graph in each step: it is not the same",
+        advice=f"# {w.spot(static)}: take out static_graph{more}\n# if a step leaves parameters out altogether: find_unused_parameters=True there",
+        verify=_CLEAN,
+        undo=_UNDO,
     )
 
 

@@ -261,11 +261,14 @@ def same_failures(s: Situation, first: Failure) -> tuple[Failure, ...]:
     ) or (first,)
 
 
+_OF_PROCESSES = tuple(f"multiprocessing/{name}.py" for name in ("resource_sharer", "shared_memory"))
+
+
 def is_file_race(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
     if is_half_written(s, first):
         return True
-    if not FILE_RACE.search(first.text) or _is_of_the_program(first.error):
+    if not FILE_RACE.search(first.text) or _is_of_the_program(first.error) or _is_no_path(first.error):
         return False
     if first.failures:
         return 0 < len(first.ranks) < len(s.case.world)
@@ -277,6 +280,11 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
 def _is_of_the_program(error: RaisedError) -> bool:
     """Whether the program found a path that it does not want, and said so in its own words: the system's have a number."""
     return error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
+
+
+def _is_no_path(error: RaisedError) -> bool:
+    """Whether what is not there, or is there already, is a socket of another process, or a name in shared memory."""
+    return any(f.file.endswith(_OF_PROCESSES) for f in error.frames)
 
 
 def is_of_objects(first: FirstException) -> bool:

@@ -13,6 +13,7 @@ from unhang.analyze.host_waits import (
     feeds,
     forked_lock,
     full_queue,
+    named_actor,
     not_released,
     own_loop,
     puts,
@@ -194,6 +195,8 @@ def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEviden
         decorator = endless.decorator.replace("max_task_retries=-1", "max_task_retries=2")
         words = {"class_at": f"{w.base_name(endless.path)}:{endless.at}", "actor": endless.actor, "spot": spot}
         yield Remedy("limit the tries", {**words, "decorator": decorator})
+    if late.activity.is_polled and (named := named_actor(frame)):
+        yield Remedy("a lifetime", {"made": w.spot(named[0]), "call": named[1], "spot": spot})
     if awaits == PAUSE and (policy := asks_for_pauses(frame.file)):
         yield Remedy("a pause of its own", {"policy": f"{w.base_name(policy[0])}:{policy[1]}", "spot": spot})
     if awaits == "an event or condition" and _is_barrier(stack) and (gone := left_barrier(frame)):

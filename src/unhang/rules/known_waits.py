@@ -23,7 +23,7 @@ _VERIFY = {
     "": "unhang run -- <the same command>: the rank goes on",
     LIMIT: "unhang run -- <the same command>: the rank goes on, or raises",
 }
-_LISTS = ("at", "calls", "beside", "peers", "names", "takes", "gives")
+_LISTS = ("at", "calls", "beside", "peers", "meets", "names", "takes", "gives")
 _OF_A_WAIT = {*_LISTS, "keyword", "is_awaited", "title", "advice", "command", "setting", "verify", "undo", "kind"}
 
 Frames = Sequence[Frame]
@@ -39,6 +39,7 @@ class KnownWait:
     calls: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    meets: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
@@ -75,6 +76,8 @@ def known_repairs(s: Situation, late: LateRank) -> Iterator[Fix]:
         others = [frames for frames in _others(evidence, mine) if not _stands(row.at, _above(frames))]
         peers = [e.main_frames for r, e in s.case.ranks.items() if r != late.rank]
         if not holds or any(_stands(row.beside, x) for x in others) or any(_stands(row.peers, x) for x in peers):
+            continue
+        if row.meets and not any(_stands(row.meets, t.frames) for e in s.case.ranks.values() for t in e.own_stacks):
             continue
         if row.names and (not _is_named(frame.file, row.names) or _is_held(s, frame)):
             continue

@@ -117,6 +117,22 @@ def ranks_of_pids(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
     return tuple(sorted({rank for rank in named if rank is not None}))
 
 
+def ranks_of_devices(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks by the devices' numbers, as NCCL has told of each host; else as on one node, where one of them is not 0.
+
+    Processes that each see one device call it 0: then the number tells nothing.
+    """
+    devices = {(e.host, n) for e in events if (n := e.number("device")) is not None}
+    numbers = {n for _, n in devices}
+    if not numbers or numbers == {0}:
+        return ()
+    told = {(e.host, e.number("device")): e.number("group_rank") for e in s.events.of("nccl.init_complete")}
+    if None not in (ranks := {told.get(device) for device in devices}):
+        return tuple(sorted(r for r in ranks if r is not None))
+    hosts = {x.host for x in s.case.log if x.host}
+    return tuple(sorted(numbers)) if max(numbers) < 8 and len(hosts) < 2 and (s.case.job.world_size or 0) <= 8 else ()
+
+
 def rank_of_actor(s: Situation) -> tuple[int, ...]:
     """The rank of the one actor that Ray says has died, where its name tells it: verl counts the workers of its first group of machines."""
     ranks = {

@@ -250,7 +250,7 @@ def _was_only_slow(s: Situation, first: Finding) -> bool:
 
 
 # What rules see on the stacks or in the words of ranks that stand, where a log does not tell how the job ended.
-_STANDS = "dataloader-hang rank-exited-early shutdown-hang skipped-by-some stacks-disagree stale-build-lock"
+_STANDS = "collective-order-race dataloader-hang rank-exited-early shutdown-hang skipped-by-some stacks-disagree stale-build-lock"
 
 
 def _has_no_end_of_its_own(s: Situation, outcome: Outcome) -> bool:

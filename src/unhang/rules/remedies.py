@@ -29,7 +29,7 @@ from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
 from unhang.analyze.handled import BegunAnew, skipped_calls
 from unhang.analyze.may_differ import OPEN
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around, function_at, surroundings
+from unhang.analyze.source import Condition, around, function_at, nodes_around, surroundings
 from unhang.analyze.trees import line_text
 from unhang.model import Case, Fix, Frame, Location, RaisedError
 from unhang.rules import wording as w
@@ -61,6 +61,8 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
     paths = (*d.odd_path, *d.reference_path)
     if (finalizer := next((f for f in paths if f.function == "__del__"), None)) is not None:
         return Remedy((_not_in_finalizer(d, finalizer),))
+    if (logged := logged_value(d)) is not None:
+        return _of_logging(logged)
     if (asked := asked_for(d)) is not None:
         return _of_asked(asked)
     if has_one_more_buffer(s, d):
@@ -72,6 +74,33 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
     if d.in_library is not None and d.location is not None:
         return _of_library(d, str(Path(d.location.file).parent))
     return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)
+
+
+def logged_value(d: Divergence) -> Frame | None:
+    """The line that gives `logging` a value whose text is made with the other ranks: the level of the rank's logger decides whether it is made."""
+    for call in (d.reference_call if d.skipped else d.odd_call, d.odd_call):
+        frames = call.frames or ()
+        inner = next((i for i, f in enumerate(frames) if f.file.endswith("/logging/__init__.py")), len(frames))
+        if any(f.is_user for f in frames[:inner]):
+            return next((f for f in frames[inner:] if f.is_user), None)
+    return None
+
+
+def _of_logging(at: Frame) -> Remedy:
+    calls = (n for n in nodes_around(at.file, at.line) if isinstance(n, ast.Call) and len(n.args) > 1)
+    call = next((c for c in calls if not c.keywords and not any(isinstance(a, ast.Starred) for a in c.args)), None)
+    shown = "text = str(value)   # and give the line this text"
+    if call is not None:
+        said, *values = map(ast.unparse, call.args)
+        shown = f"text = {said} % ({', '.join(values)},)\n{ast.unparse(call.func)}(text)   # in place of the line"
+    fix = Fix(
+        title="Make the text on every rank, before it is logged: the level of the logger is each rank's own",
+        advice=f"# {w.spot(at)}, on every rank; logging makes the text only where the level lets the line through\n{shown}",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+    asks = ": the text is only made where the level of the rank's logger lets the line through"
+    return Remedy((fix,), at=at, asks=asks, why=" What is logged there makes its own text with the other ranks.")
 
 
 def _of_one_method(d: Divergence) -> Remedy | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 
-from tests.rules.notation import Later, make_case
+from tests.rules.notation import Later, log_case, make_case
 from unhang.model import Frame, ThreadStack
 from unhang.testing import Fires, Quiet, path
 
@@ -82,8 +82,27 @@ def _prepares(test: str, earlier: str = "a/barrier@main:2") -> Later:
     return make_case(calls, world=3, groups=groups, source=_PREPARES.replace("TEST", test), stacks=stacks)
 
 
+_SPY = """\
+Process {pid}: python -u train.py
+Python v3.12.9 (/opt/bin/python3.12)
+
+Thread {pid} (active): "MainThread"
+    barrier (torch/distributed/distributed_c10d.py:4818)
+    save (app/manager.py:218)
+Thread {thread} (active): "{name}"
+    {call} (torch/distributed/distributed_c10d.py:3834)
+    _save_state_dict (torch/distributed/checkpoint/state_dict_saver.py:396)
+    run (threading.py:1012)
+
+"""
+_BOTH = "".join(_SPY.format(pid=p, thread=p + 40, name="saver_0", call="all_gather") for p in (100, 300))
+_ONE = _SPY.format(pid=100, thread=140, name="saver_0", call="all_gather")
+_IDLE = _SPY.format(pid=300, thread=340, name="saver_0", call="get").replace("distributed_c10d.py:3834", "queue.py:171")
+
 CASES = {
     "collective-order-race": (
+        Fires(log_case(_BOTH), ()),
+        Quiet(log_case(_ONE + _IDLE), "one process alone is in two calls at once"),
         Fires(
             make_case(
                 {0: ["a/all_reduce[4]@main:5 !"], 1: ["b/all_reduce[4]@main:8 !"]},

@@ -19,6 +19,15 @@ step 12, loss 0.4
 step 13, loss 0.3
 """
 
+_INIT = "node-{node}: node-{node}:29{pid}:71 [{device}] NCCL INFO comm 0x7f rank {rank} nranks 4 cudaDev {device} busId 3000 - Init COMPLETE\n"
+_TOLD = "".join(_INIT.format(node=r // 2, pid=10 + r, device=r % 2, rank=r) for r in range(4))
+_ON_NODE_1 = """\
+node-1: Traceback (most recent call last):
+node-1:   File "/app/train.py", line 262, in train
+node-1:     loss.backward()
+node-1: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.57 GiB (GPU 1; 31.75 GiB total capacity; 28.09 GiB already allocated)
+"""
+
 CASES = {
     "gpu-out-of-memory": (
         Fires(
@@ -32,6 +41,8 @@ CASES = {
             40,
         ),
         Fires(log_case(_LOG), (11,)),
+        Fires(log_case(_TOLD + _ON_NODE_1), (3,)),  # a device is numbered on its node
+        Fires(log_case("node-0: starting\n" + _ON_NODE_1), ()),
         Quiet(log_case(_SKIPPED), "the step was skipped and the job went on"),
         Quiet(
             make_case({}, errors={0: "MemoryError: @main:40"}, hang=None, exit_code=1), "host memory is another thing"

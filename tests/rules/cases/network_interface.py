@@ -38,6 +38,14 @@ CASES = {
             ),
             (),
         ),
+        Fires(
+            log_case(
+                "node-a:12:12 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.3<0>\n"
+                "node-a:12:61 [0] NCCL INFO bootstrap.cc:285 -> 2\n"
+                "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1691, unhandled system error, NCCL version 2.19.3\n"
+            ),
+            (),
+        ),
         Quiet(
             log_case(
                 "[rank0]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as "
@@ -51,6 +59,13 @@ CASES = {
                 "node-a:12:12 [0] NCCL INFO comm 0x5f rank 0 nranks 2 cudaDev 0 busId 47000 - Init COMPLETE\n"
             ),
             "the choice of an interface is no fault",
+        ),
+        Quiet(
+            log_case(
+                "node-a:12:12 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.3<0>\n"
+                "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1691, unhandled system error, NCCL version 2.19.3\n"
+            ),
+            "on Docker's bridge something else failed than the start of NCCL",
         ),
         Quiet(
             log_case(

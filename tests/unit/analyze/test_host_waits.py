@@ -10,8 +10,10 @@ from tests.unit.analyze.small_programs import frame, program, thread
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
+    forgetful_actor,
     forked_lock,
     full_queue,
+    named_actor,
     not_released,
     own_loop,
     puts,
@@ -241,6 +243,47 @@ def test_two_actors_wait_for_each_other(asks: str, options: str, is_told: bool, 
             "ray.remote(num_cpus=1)",
             3,
         )
+
+
+_GATE = """
+@ray.remote({options})
+class Gate:
+    def arrive(self, n): ...
+    def is_open(self, n): ...
+def passes(gate, n):
+    {told}
+    while not ray.get(gate.is_open.remote(n)):
+        time.sleep(1)  # asks
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "is_told"),
+    [
+        ("max_restarts=-1", "ray.get(gate.arrive.remote(n))", True),
+        ("max_restarts=0", "ray.get(gate.arrive.remote(n))", False),
+        ("max_restarts=-1", "pass", False),
+    ],
+    ids=["it may be made anew", "it is not made anew", "it was told nothing"],
+)
+def test_an_actor_that_is_made_anew_forgets(options: str, told: str, is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, _GATE.format(options=options, told=told))
+    found = forgetful_actor(frame(file, "asks"))
+    assert (found and (found.actor, found.handed, found.at.line)) == (("Gate", told, 2) if is_told else None)
+
+
+@pytest.mark.parametrize("more", ["", ', lifetime="detached"', ", get_if_exists=True"])
+def test_a_named_actor_ends_with_the_handle_of_its_maker(more: str, tmp_path: Path) -> None:
+    text = f"""
+def opens(n):
+    return Judge.options(name=str(n){more}).remote(n)
+def finds(n):
+    while True:
+        try: return ray.get_actor(str(n))
+        except ValueError: time.sleep(1)  # looks
+"""
+    found = named_actor(frame(program(tmp_path, text), "looks"))
+    assert (found and (found[0].line, found[1])) == (None if more else (3, "Judge.options(name=str(n))"))
 
 
 _EXCLUSIVE = """

@@ -15,7 +15,7 @@ from unhang.read.rank_folder import RankRecord
 from unhang.read.sniff import rank_of_stacks
 from unhang.read.stack_texts import FaultDump, is_faulthandler, is_header, parse_faulthandler
 
-MAX_STACKS = 4096
+MAX_STACKS, MOST_OTHERS = 4096, 16
 _FAULT_NAMES = {"Current thread": "MainThread", "Stack": "MainThread", "Thread": "of faulthandler"}
 _FATAL = "Fatal Python error: "
 # By `faulthandler.dump_traceback_later`: the program itself found that it took too long.
@@ -61,6 +61,7 @@ class PastedStack:
     `label`: the heading, empty where there is none. `ranks`: those that it names; () where it names none. `order`: the place
     of `line` among all. `is_printed`: the process itself wrote it, by faulthandler; `fatal`: at this error of Python.
     `is_call`: it is that of a call whose limit ran out, as it was issued. `by_timer`: a timer of the program printed it.
+    `others`: the stacks of its other threads, some at most.
     """
 
     label: str
@@ -72,6 +73,7 @@ class PastedStack:
     fatal: str = ""
     is_call: bool = False
     by_timer: bool = False
+    others: tuple[tuple[Frame, ...], ...] = ()
 
 
 @dataclass
@@ -237,7 +239,8 @@ def _finish(current: _Open, found: list[PastedStack]) -> None:
         chosen = max(threads, key=lambda t: len(t[1]))
     _, frames, line, order = chosen
     where = (line, order, current.is_printed, current.fatal, current.is_call, current.by_timer)
-    found.append(PastedStack(current.label, current.ranks, tuple(frames), *where))
+    others = tuple(tuple(t[1]) for t in threads if t is not chosen)[:MOST_OTHERS]
+    found.append(PastedStack(current.label, current.ranks, tuple(frames), *where, others))
 
 
 Logs = Sequence[tuple[Path, OutputLog]]

@@ -20,7 +20,7 @@ _MANY_A_TASK = re.compile(
 _SAID_RANK = re.compile(
     r"\bworld_size[=: ]{1,2}\d{1,7},? rank[=: ]{1,2}(\d{1,7})\b|\b[Rr]ank[ =:]{1,2}(\d{1,7}) ?(?:/|of|out of|in world size) ?\d"
     r"|\bGLOBAL_RANK: (\d{1,7}), MEMBER|\brank[=: ]{1,2}(\d{1,7})[\])]?,? world[_ ]size[=: ]{1,2}\d"
-    r"| \[[Rr]ank[ :=]?(\d{1,7})\] "
+    r"|(?:^| )\[(?:[Rr]ank|RANK)[ :=-]?(\d{1,7})\] "
 )
 _SPY_HEAD = re.compile(r"^\s*Process (\d{1,9}): \S")
 _SPY_PART = re.compile(r"^(?:\s*$|\s+\S|Python v\d|Thread )")

@@ -47,7 +47,7 @@ from unhang.rules.advice import (
 )
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_apart
-from unhang.rules.remedies import NO_REMEDY, remedy_of
+from unhang.rules.remedies import NO_REMEDY, logged_value, remedy_of
 
 
 @rule("rank-dependent-collective", needs=("calls",))
@@ -158,7 +158,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
     frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
     own = _own_conditions(s, d, frame) or left_out_of_round(s, d, frame)
     decisive = d.by_condition.condition if d.by_condition else deciding(own)
-    if any(f.function == "__del__" for f in (*d.odd_path, *d.reference_path)):
+    if any(f.function == "__del__" for f in (*d.odd_path, *d.reference_path)) or logged_value(d):
         decisive = None
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))

@@ -90,7 +90,7 @@ def rank_crashed(s: Situation) -> Found | None:
 def _crash_in_log(s: Situation) -> Found | None:
     """A launcher or the process itself says how it ended, and no exception tells why.
 
-    That this was where it began is said only where its rank is known, and peers say that they lost somebody.
+    That this was where it began is said only where its rank is known, and peers say that they lost somebody, or `spawn` ended the others for it.
     """
     if not is_log_only(s):
         return None
@@ -106,7 +106,7 @@ def _crash_in_log(s: Situation) -> Found | None:
         return None
     ranks = crashed or ranks_in(lines) or rank_of_actor(s)
     seen = [EvidenceLine(f"rank {r} exit", f"code {end.code}, seen by the launcher", end.line) for r in crashed if end]
-    is_felt = s.events.has(*_PEER_LOST) or any(is_communication_error(e.error) for e in errors_of(s))
+    is_felt = s.events.has(*_PEER_LOST, "ending.spawned") or any(is_communication_error(e.error) for e in errors_of(s))
     return Found(
         0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
         ranks,

@@ -12,11 +12,12 @@ from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent
+from unhang.model import EvidenceLine, Fix, LogEvent
 from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
 from unhang.rules import wording as w
+from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, rule
 from unhang.rules.error_remedies import of_allocation, of_error
 from unhang.rules.failure import (
@@ -53,6 +54,7 @@ from unhang.rules.log_lines import (
     quote,
     rank_of_actor,
     ranks_in,
+    ranks_of_devices,
     ranks_of_pids,
 )
 
@@ -170,11 +172,11 @@ def gpu_out_of_memory(s: Situation) -> Found | None:
         return None
     events = s.events.of(*_OF_DEVICE_MEMORY)
     if first is not None and GPU_OOM.search(first.text):
-        seen = FirstException(first.error, first.ranks or _by_device(events), first.failures, first.seen)
+        seen = FirstException(first.error, first.ranks or ranks_of_devices(s, events), first.failures, first.seen)
         return found_at_first(s, seen, 0.7 if comes_late(s, first) else 0.96, say="error")
     events = tuple(e for e in events if e.order not in skipped and "1EB" not in e.text)
     if events and _is_before(events[0], first, by=1) and _is_the_end(s, events):
-        ranks = ranks_in(events) or _by_device(events)
+        ranks = ranks_in(events) or ranks_of_devices(s, events)
         return found_in(s, events, 0.95, ranks, words={"who": name_or(ranks, "a rank"), "at": ""}, say="line")
     return None
 
@@ -183,15 +185,6 @@ def _is_the_end(s: Situation, events: Sequence[LogEvent]) -> bool:
     """Whether nobody went on after it: a step that was skipped is no end."""
     after = moved_after(s.events, events[-1].order)
     return after <= 2 or (has_fatal_end(s) and after <= 40)
-
-
-def _by_device(events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The ranks by the devices' numbers, where one of them is not 0.
-
-    Processes that each see one device call it 0: then the number tells nothing.
-    """
-    devices = {n for e in events if (n := e.number("device")) is not None}
-    return tuple(sorted(devices)) if devices and devices != {0} and max(devices) < 8 else ()
 
 
 @rule("host-out-of-memory")
@@ -390,7 +383,8 @@ def unused_parameters(s: Situation) -> Found | None:
     message = first.error.message if first else lines[0].text
     evidence = (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None))
     victims = s.others(ranks) if ranks else ()
-    return Found(0.96, ranks, evidence, words, victims=victims, location=w.location_of(frame))
+    fixes: tuple[str | Fix, ...] = (*(of_skipped_part(frame, names) or ("with zero",)), "find unused")
+    return Found(0.96, ranks, evidence, words, victims=victims, location=w.location_of(frame), fixes=fixes)
 
 
 def _names(lines: Sequence[LogEvent]) -> Iterable[str]:

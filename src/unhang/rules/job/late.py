@@ -14,7 +14,7 @@ from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
-from unhang.analyze.told_apart import lacks_data
+from unhang.analyze.told_apart import a_round_behind, lacks_data
 from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
@@ -114,6 +114,7 @@ def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
     named, caller = tuple(sorted({r for d in fetching for r in d.ranks})), fetching[0].caller
     missing = missing_by_lines(s) if not named else None
     ranks = named or only_rank(s) or (missing[0] if missing and len(missing[0]) == len(fetching) == 1 else ())
+    ranks = ranks or (a_round_behind(s) if len(fetching) == 1 else ())
     words = {
         "who": name_or(ranks, "a rank"),
         "at": f" at {w.place(caller)}" if caller else "",
@@ -235,7 +236,7 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
             continue
         if not works_alone(s, late) or waits_idly(s, late):
             kind, told = late.activity.kind, remedy_of(s, late)
-            if told is None and swallowed_by(s, (late.rank,)):
+            if told is None and not late.activity.is_polled and swallowed_by(s, (late.rank,)):
                 continue
             if (meeting := meets_alone(s, late)) is not None:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")

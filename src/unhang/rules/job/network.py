@@ -228,8 +228,9 @@ def _without_address(s: Situation) -> Sequence[LogEvent]:
 
 
 def _on_a_link_only(s: Situation) -> tuple[LogEvent, ...]:
-    """NCCL listens on an address of one link (fe80::), and a system call failed that nothing else explains."""
-    using = tuple(e for e in s.events.of("fabric.bootstrap_using") if e["address"].startswith("fe80:"))
+    """NCCL listens on an address of one link (fe80::), or of Docker's bridge, and a system call failed that nothing else explains: of a bridge, in its start."""
+    local = _LOCAL if s.events.has("fabric.bootstrap_failed") else "fe80:"
+    using = tuple(e for e in s.events.of("fabric.bootstrap_using") if e["address"].startswith(local))
     errors = s.events.of("nccl.error", "nccl.result")
     is_system = any(e["result"] == "SystemError" or e["what"] == "unhandled system error" for e in errors)
     is_explained = not is_system or s.events.has(*_OTHER) or somebody_died(s, errors)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.first_errors import errors_of
+from unhang.analyze.first_errors import errors_of, is_log_only
 from unhang.analyze.framework_settings import is_metric
 from unhang.analyze.going_on import not_come
 from unhang.analyze.locks import HeldOverCall, held_over_call
@@ -22,6 +22,7 @@ from unhang.analyze.order import (
     out_of_order,
     receive_first,
 )
+from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, surroundings
 from unhang.analyze.streams import stack_path
@@ -52,6 +53,8 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
     d = s.divergence
     if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
         yield _race(s, d)
+    elif is_log_only(s):
+        yield from _two_threads(s)
     elif d is None and s.judges_waits:
         is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or tags_apart(s) or wrong_peers(s))
         for cycle in s.waits.cycles:
@@ -61,6 +64,24 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
             )
             if set(cycle) <= set(s.proven) and not is_explained and not is_of_stacks:
                 yield _cycle(s, cycle)
+
+
+def _two_threads(s: Situation) -> Iterator[Found]:
+    """Stacks in a log in which two processes at least are in two collectives at once, by two of their threads. The autograd engine's belong to the backward."""
+    apart = [d for d in doings_of(s) if d.kind == "collective" and d.what != "backward" and d.beside is not None]
+    if len({d.label for d in apart}) < 2:
+        return
+    first = apart[0]
+    words = {"what": first.what, "at": w.at(first.caller), "beside": w.place(first.beside)}
+    yield Found(
+        0.8,
+        (),
+        tuple(map(w.stack_of, apart[:3])),
+        words,
+        "two threads",
+        ("threads",),
+        location=w.location_of(first.caller),
+    )
 
 
 def _is_of_another_kind(s: Situation, cycle: tuple[int, ...]) -> bool:

@@ -197,8 +197,8 @@ def _who_came(events: Sequence[LogEvent]) -> str:
 
 def _wait_of_a_launcher(s: Situation) -> Sequence[LogEvent]:
     """A wait in the store that timed out while the launcher, and no rank yet, was in it."""
-    in_launcher = s.events.has("elastic.launcher_frame") and not s.events.has("elastic.child_failed", "store.unique_id")
-    if not in_launcher:
+    ends = ("elastic.child_failed", "elastic.exit_barrier_failed", "store.unique_id")
+    if not s.events.has("elastic.launcher_frame") or s.events.has(*ends):
         return ()
     waited = s.events.of("store.wait_for_input")
     return waited or (s.events.of("store.socket_timeout") if s.events.has("elastic.assigns_ranks") else ())

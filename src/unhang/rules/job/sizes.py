@@ -14,8 +14,9 @@ from unhang.analyze.order import is_of_size_alone, is_thread_race
 from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, EvidenceLine, Frame, Location, user_frames
+from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, Location, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import found_in, quote
 from unhang.rules.remedies import of_any_sender, one_width
@@ -25,7 +26,7 @@ _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
 _BUSY_SHARE = 0.3
 _GATHERS = ("_all_gather_base", "all_gather_into_tensor")
 _OF_CONTENT = (*_GATHERS, "all_gather", "allgather", "gather")
-_HOOKS = "/ddp_comm_hooks/"
+_HOOKS, _SHARDED = "/ddp_comm_hooks/", "/fsdp/_fully_shard/"
 _OF_PARTS = ("all_to_all", "gather", "scatter", "all_gather")
 _SCATTERS = ("_reduce_scatter_base", "reduce_scatter_tensor")
 
@@ -71,11 +72,18 @@ def size_mismatch(s: Situation) -> Found | None:
     )
 
 
-def fixes_of(d: Divergence, by_content: bool, dim: int | None) -> tuple[str, ...]:
+def fixes_of(d: Divergence, by_content: bool, dim: int | None) -> tuple[str | Fix, ...]:
     """The names of the fixes: of the hook that made the call, of what is gathered, else where to look."""
+    if any(_SHARDED in f.file for call in (d.odd_call, d.reference_call) for f in call.frames or ()):
+        return (*_part_of(d), "same gradients")
     if any(_HOOKS in f.file for call in (d.odd_call, d.reference_call) for f in call.frames or ()):
         return ("hook", "shape")
     return ("pad",) if dim is not None and (by_content or "gather" in d.reference_call.op) else ("shape",)
+
+
+def _part_of(d: Divergence) -> tuple[Fix, ...]:
+    """FSDP reduces the gradients that there are: what lets a part that some steps leave out take part in all."""
+    return of_skipped_part(d.location) if bare_op(d.reference_call.op) != "all_gather" else ()
 
 
 def _in_order_of_set(s: Situation, d: Divergence, head: Frame, over: str, words: dict[str, object]) -> Found:

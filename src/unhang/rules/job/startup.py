@@ -204,7 +204,8 @@ def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]
         if len({e["device"] for e in refused}) == 1:
             found |= {e.rank for e in refused if e.rank is not None}
     if not found and any(e.kind == "device.invalid_ordinal" for e in events):
-        ended = {r: x.error for r, x in s.case.ranks.items() if x.exit is not None and (x.exit.code or 0) > 0}
+        failed = ((r, x) for r, x in s.case.ranks.items() if x.error or (x.exit is not None and (x.exit.code or 0) > 0))
+        ended = {r: x.error for r, x in failed}
         found = {r for r, error in ended.items() if error is None or "device.invalid_ordinal" in kinds_in(error.text)}
     return tuple(sorted(found))
 
