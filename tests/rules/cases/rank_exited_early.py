@@ -31,10 +31,22 @@ _LEFT = """\
 
 _BOTH = _LEFT.replace("211840 exits successfully.", "211840 exits successfully.\nProcess 211841 exits successfully.")
 
+# Rank 0 of four alone saves a sharded model: it gathers what no other rank gives any more.
+_SAVES = """\
+$ torchrun --nproc_per_node=4 train.py
+{'loss': 0.7968, 'learning_rate': 3.4e-06, 'epoch': 2.57}
+{'train_runtime': 119.8187, 'train_samples_per_second': 2.504, 'train_loss': 1.23, 'epoch': 2.57}
+[E ProcessGroupNCCL.cpp:828] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2778, OpType=_ALLGATHER_BASE, Timeout(ms)=1800000) ran for 1801649 milliseconds
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 0 (pid: 5037) of binary: /usr/bin/python
+"""
+_ENDS_OTHERS = "W0801 14:11:34.1 1 torch/distributed/elastic/multiprocessing/api.py:851] Sending process 5038 closing signal SIGTERM\nERROR:torch"
+
 CASES = {
     "rank-exited-early": (
         Fires(log_case(_LOG), (0,), 20),
         Fires(log_case(_LEFT), (0,)),
+        Fires(log_case(_SAVES), (0,), cause="code-divergence"),
+        Quiet(log_case(_SAVES.replace("ERROR:torch", _ENDS_OTHERS)), "others were still there to be ended"),
         Quiet(log_case(_LOG + "process 0 terminated with signal SIGSEGV"), "the peer crashed"),
         Quiet(
             log_case(_LOG.replace("in recv", "in barrier").replace("recv(", "barrier(")),

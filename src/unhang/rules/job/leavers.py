@@ -9,7 +9,7 @@ from dataclasses import replace
 from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import Failure, early_leavers
-from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
+from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
 from unhang.analyze.leaving import (
     EndedBefore,
@@ -27,7 +27,7 @@ from unhang.analyze.source import Condition, around, handles_signal
 from unhang.model import EvidenceLine, Fix, PendingCall, ProcessExit, RankEvidence, WaitEdge, user_frames
 from unhang.read.logs.attempts import killed_at_work
 from unhang.rules import wording as w
-from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
+from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
 from unhang.rules.framework_advice import of_stop
@@ -45,7 +45,7 @@ _ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "wat
 def rank_exited_early(s: Situation) -> Found | None:
     """The first rank that left, if anyone needed it."""
     if is_log_only(s):
-        return _closed_its_connection(s) or _killed_behind_it(s)
+        return _closed_its_connection(s) or _killed_behind_it(s) or _left_at_the_end(s)
     if (early := destroyed_before(s)) is not None:
         return _destroyed(s, *early)
     leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
@@ -139,6 +139,29 @@ def _killed_behind_it(s: Situation) -> Found | None:
     ranks = tuple(i for i, pid in enumerate(pids) if is_all and any(e["left"] == pid for e in left))
     words = {"who": name_or(ranks, "a rank"), "count": len(at_work)}
     return found_in(s, [*left[:3], *at_work[:3]], 0.8, ranks, words=words, say="killed", fixes=("together",))
+
+
+def _left_at_the_end(s: Situation) -> Found | None:
+    """The one rank whose wait ran out behind the end of the training, where its launcher, on one node, had no other process left to end."""
+    waits, ended = s.watchdogs.timed_out, s.events.first("ending.finished")
+    world, killed = (
+        s.case.job.world_size or 0,
+        s.events.has("elastic.closing_signal", "ending.killing", "ending.closing"),
+    )
+    alone = len(waits) == 1 < world and {waits[0].rank, *s.watchdogs.seen, *s.watchdogs.only_observed} == {
+        waits[0].rank
+    }
+    if ended is None or not alone or killed or not s.events.has("elastic.worker_failed") or s.case.out_of_sight:
+        return None
+    wait, codes = waits[0], [e.exit.code for e in s.case.ranks.values() if e.exit is not None and e.exit.code]
+    later = [e for e in s.events.of("progress.step") if ended.order < e.order < wait.events[0].order]
+    if later or len(codes) > 1 or first_error(s) is not None or wait.rank is None:
+        return None
+    words = {"who": w.name_ranks((wait.rank,)), "call": wait}
+    return found_in(
+        s, [ended, *wait.events[:1]], 0.75, (wait.rank,), words=words, say="alone", cause="code-divergence", fixes=(EVERY_RANK_CALLS,),
+        collective={"op": wait.op, "seq": wait.seq},
+    )  # fmt: skip
 
 
 def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
