@@ -18,7 +18,7 @@ from unhang.analyze.decisions import (
     switched_mode,
     unsynced_monitor,
 )
-from unhang.analyze.graph_of_a_step import has_one_more_buffer
+from unhang.analyze.framework_settings import has_one_more_buffer
 from unhang.analyze.handled import begun_anew
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import around

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits_for import is_blocked
 from unhang.model import CollectiveTable, ProcessGroup, RankEvidence, user_frames
@@ -131,20 +132,8 @@ def _calls(table: CollectiveTable, rank: int, naming: _Naming) -> object:
     rows = table.rank_rows(rank)
     found = table.calls(range(max(rows.start, rows.stop - _TAIL), rows.stop))
     last = {table.groups[p["group"]]: p for p in _progress(table, rank)}
-    told = [
-        (
-            naming.group(c.group),
-            c.seq,
-            c.op,
-            c.in_sizes,
-            c.out_sizes,
-            c.dtype,
-            int(c.state),
-            c.is_p2p,
-            naming.peer(c.peer),
-        )
-        for c in found
-    ]
+    kinds = [(c.seq, c.op, c.in_sizes, c.out_sizes, c.dtype, int(c.state), c.is_p2p) for c in found]
+    told = [(naming.group(c.group), *kind, naming.peer(c.peer)) for c, kind in zip(found, kinds, strict=True)]
     return told, [(naming.group(g), p["enqueued"], p["started"], p["completed"]) for g, p in last.items()]
 
 
@@ -179,9 +168,7 @@ def _rest(evidence: RankEvidence) -> object:
 def choose(told: Mapping[str, Told]) -> Chosen:
     """The nodes to read, few of each kind and all of the rare kinds; at most MOST_NODES."""
     replicas = _replicas(told)
-    kinds: dict[object, list[tuple[str, ...]]] = {}
-    for replica in replicas:
-        kinds.setdefault(_mark_of(replica, told), []).append(replica)
+    kinds = grouped((_mark_of(replica, told), replica) for replica in replicas)
     by_size = sorted(kinds.values(), key=lambda k: (-len(k), told[k[0][0]].ranks))
     counts, is_whole = _how_many([len(k) for k in by_size], MOST_NODES // max(map(len, replicas), default=1))
     nodes = [node for kind, count in zip(by_size, counts, strict=True) for replica in kind[:count] for node in replica]
@@ -228,10 +215,7 @@ def _replicas(told: Mapping[str, Told]) -> list[tuple[str, ...]]:
         for peer in t.peers:
             if peer in node_of:
                 joined.join([node, node_of[peer]])
-    members: dict[tuple[int, bytes], list[str]] = {}
-    for node, t in told.items():
-        for group in t.groups:
-            members.setdefault((group.size, group.identity), []).append(node)
+    members = grouped(((group.size, group.identity), node) for node, t in told.items() for group in t.groups)
     most = min(MOST_OF_REPLICA, max(1, len(told) // 8))
     for size in sorted({size for size, _ in members if size}):
         of_size = [nodes for (other, _), nodes in members.items() if other == size]
@@ -275,10 +259,8 @@ class _Joined:
                 self.largest = max(self.largest, self._sizes[first])
 
     def parts(self) -> list[tuple[str, ...]]:
-        found: dict[str, list[str]] = {}
-        for node in sorted(self._told, key=lambda n: self._told[n].ranks):
-            found.setdefault(self._root(node), []).append(node)
-        return [tuple(part) for part in found.values()]
+        nodes = sorted(self._told, key=lambda n: self._told[n].ranks)
+        return [tuple(part) for part in grouped((self._root(node), node) for node in nodes).values()]
 
 
 def _mark_of(replica: Sequence[str], told: Mapping[str, Told]) -> object:

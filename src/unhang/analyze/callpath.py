@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unhang.analyze.source import handles_signal, surroundings
+from unhang.analyze.source import Loop, handles_signal, surroundings
 from unhang.model import Frame, user_frames
 
 Path = tuple[Frame, ...]
@@ -18,6 +18,16 @@ Path = tuple[Frame, ...]
 def user_path(frames: Sequence[Frame] | None) -> Path:
     """The user's frames outermost first, from frames that are innermost first."""
     return tuple(reversed(user_frames(frames or ())))
+
+
+def is_same_function(one: Frame, other: Frame) -> bool:
+    """Whether two frames are in the same function of the same file."""
+    return (one.file, one.function) == (other.file, other.function)
+
+
+def library_above(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames of libraries that a line of the user has called, from frames that are innermost first; none where no line is the user's."""
+    return tuple(frames[: next((i for i, f in enumerate(frames) if f.is_user), 0)])
 
 
 class Fork(NamedTuple):
@@ -43,7 +53,7 @@ def fork_of(left: Path, right: Path) -> Fork | None:
         return None
     parent: tuple[Frame, Frame] | None = None
     for depth, (a, b) in enumerate(zip(left, right, strict=False)):
-        if (a.file, a.function) != (b.file, b.function):
+        if not is_same_function(a, b):
             return None if parent is None else Fork(*parent, depth - 1, same_line=True)
         if a.line != b.line:
             return Fork(a, b, depth, same_line=False)
@@ -58,6 +68,11 @@ def extension(left: Path, right: Path) -> Path:
     """
     short, long = sorted((left, right), key=len)
     return long[len(short) :] if short and long[: len(short)] == short else ()
+
+
+def loops_on(path: Path) -> list[tuple[int, Frame, Loop]]:
+    """The loops on a way, outermost first: the place of the frame on it, the frame, the loop."""
+    return [(i, f, loop) for i, f in enumerate(path) for loop in surroundings(f.file, f.line).loops]
 
 
 def line_to_look_at(reference: Path, odd: Path, fork: Fork | None, skipped: bool) -> Frame | None:

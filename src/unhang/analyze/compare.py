@@ -107,15 +107,8 @@ class Comparison:
     @property
     def is_same_program(self) -> bool:
         """Whether no difference was found in what the ranks are and call; speed does not count."""
-        return not (
-            self.world[0] != self.world[1]
-            or self.our_ranks_only
-            or self.their_ranks_only
-            or self.software
-            or self.groups
-            or self.sizes
-            or self.divergences
-        )
+        ranks = self.our_ranks_only or self.their_ranks_only or self.world[0] != self.world[1]
+        return not (ranks or self.software or self.groups or self.sizes or self.divergences)
 
     @property
     def slowdown(self) -> float | None:
@@ -141,17 +134,14 @@ def compare(
         parts: What all ranks give, where the cases hold no more than one call of each rank in each of its groups.
     """
     found = combined(parts or [part_of(ours.calls, theirs.calls)], ours.calls, theirs.calls)
-    a, b = set(ours.ranks) or ranks_of_calls(ours.calls), set(theirs.ranks) or ranks_of_calls(theirs.calls)
-    software = [
-        Pair(what, left, right)
-        for (what, left), (_, right) in zip(_software(ours, our_dumps), _software(theirs, their_dumps), strict=True)
-        if left != right and left and right
-    ]
+    mine, other = (set(case.ranks) or ranks_of_calls(case.calls) for case in (ours, theirs))
+    known = zip(_software(ours, our_dumps), _software(theirs, their_dumps), strict=True)
+    software = [Pair(what, a, b) for (what, a), (_, b) in known if a != b and a and b]
     return replace(
         found,
         world=(len(ours.world) or found.world[0], len(theirs.world) or found.world[1]),
-        our_ranks_only=tuple(sorted(a - b)),
-        their_ranks_only=tuple(sorted(b - a)),
+        our_ranks_only=tuple(sorted(mine - other)),
+        their_ranks_only=tuple(sorted(other - mine)),
         software=tuple(software),
     )
 
@@ -303,10 +293,9 @@ def compare_runs(ours: Sequence[Path | str], theirs: Sequence[Path | str], reade
     found = _compare_parts(*runs)
     if found is not None:
         return found
-    runs = [
-        open_paths(paths, read_dumps=reader) if run.dumps is not None and run.dumps.given is not None else run
-        for run, paths in zip(runs, (ours, theirs), strict=True)
-    ]
+    was_not_read = [run.dumps is not None and run.dumps.given is not None for run in runs]
+    again = zip(runs, (ours, theirs), was_not_read, strict=True)
+    runs = [open_paths(paths, read_dumps=reader) if is_so else run for run, paths, is_so in again]
     our_dumps, their_dumps = (run.dumps.seen if run.dumps else None for run in runs)
     return compare(runs[0].whole(), runs[1].whole(), our_dumps, their_dumps)
 

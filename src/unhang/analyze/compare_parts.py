@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
-from unhang.analyze.positions import bare_op
+from unhang.analyze.positions import bare_op, run_starts
 from unhang.analyze.schedule import FirstDifference, Ints, aligned, counted, first_differences, group_labels
 from unhang.model import CollectiveTable, different
 from unhang.numeric import np, npt
@@ -75,8 +76,7 @@ def ranks_of_calls(table: CollectiveTable) -> set[int]:
 
 def _first_rows(table: CollectiveTable) -> Ints:
     """The first row of each rank; the ranks are sorted."""
-    rank_N = table["rank"]
-    return np.flatnonzero(np.append(True, rank_N[1:] != rank_N[:-1])[: len(rank_N)])
+    return run_starts(table["rank"])
 
 
 def rank_ordinals(table: CollectiveTable) -> Ints:
@@ -121,8 +121,7 @@ def _uses(table: CollectiveTable, number_N: Ints, names: Sequence[str]) -> dict[
     key_N = number_N * len(first) + rank_ordinals(table)
     keys, count = counted(key_N, len(names) * len(first))
     number, place = np.divmod(keys, len(first))
-    starts = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
-    used = zip(starts.tolist(), [*starts[1:].tolist(), len(number)], strict=True)
+    used = pairwise([*run_starts(number).tolist(), len(number)])
     return {names[number[begin]]: (count[begin:end], span_R[place[begin:end]]) for begin, end in used}
 
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path as Folder
 from typing import NamedTuple
 
-from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OWN, SAME, may_differ
-from unhang.analyze.source import Condition, condition_of, frame_at, nodes_around, surroundings
-from unhang.analyze.trees import nodes_of, program_files
+from unhang.analyze.source import (
+    Condition,
+    condition_of,
+    frame_at,
+    function_at,
+    nearest,
+    nodes_around,
+    scopes_at,
+    surroundings,
+)
+from unhang.analyze.trees import Function, inside, last_name, names_in, nodes_of, program_files
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
@@ -50,9 +58,9 @@ def lagging_count(way: Path, frame: Frame, conditions: Sequence[Condition]) -> D
     asked = {ast.unparse(n) for c in conditions for n in ast.walk(c.test) if isinstance(n, ast.Name | ast.Attribute)}
     around = nodes_around(frame.file, frame.line)
     within: ast.AST | None = next((n for n in around if isinstance(n, ast.ClassDef)), None)
-    within = within or next((n for n in around if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)), None)
-    for node in ast.walk(within) if within is not None else ():
-        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in asked:
+    within = within or next((n for n in around if isinstance(n, Function)), None)
+    for node in inside(within, ast.AugAssign):
+        if ast.unparse(node.target) in asked:
             how = f"`{ast.unparse(node.target)}`, by which it goes, grows only then"
             found = list(_ways_to(way, frame, node.lineno))
             if found:
@@ -88,10 +96,10 @@ def _switched_in(path: str) -> Iterator[Decision]:
         assert isinstance(node, ast.stmt)
         around = surroundings(path, node.lineno)
         at = Frame(path, node.lineno, around.function)
-        value = value if value is None else _strip_not(value)
+        value = value.operand if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not) else value
         if value is not None and not isinstance(value, ast.Constant):
             source = _set_once(path, node.lineno, value)
-            scopes = tuple(n for n in nodes_around(path, source.lineno) if isinstance(n, SCOPES))
+            scopes = scopes_at(path, source.lineno)
             if not _is_of_rounds(source) and may_differ(path, source, scopes, by_rank=False) > SAME:
                 yield Decision(Frame(path, source.lineno, around.function), condition_of(path, source), at, name)
                 continue
@@ -117,19 +125,11 @@ def _switch(node: ast.AST) -> tuple[str, ast.expr | None]:
     return "", None
 
 
-def _strip_not(value: ast.expr) -> ast.expr:
-    return value.operand if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not) else value
-
-
 def _set_once(path: str, line: int, value: ast.expr) -> ast.expr:
     """What a variable or attribute is set to, where its function sets it once, before the line; else the expression itself."""
     name = ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else ""
-    functions = [n for n in nodes_around(path, line) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    sets = [
-        n
-        for n in (ast.walk(functions[-1]) if functions and name else ())
-        if isinstance(n, ast.Assign) and [ast.unparse(t) for t in n.targets] == [name]
-    ]
+    assigned = inside(function_at(path, line) if name else None, ast.Assign)
+    sets = [n for n in assigned if [ast.unparse(t) for t in n.targets] == [name]]
     return sets[0].value if len(sets) == 1 and sets[0].lineno < line else value
 
 
@@ -180,21 +180,17 @@ def _registered_empty(node: ast.AST) -> str:
 def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
     """The one value that a callback of Lightning monitors and that the program logs without `sync_dist`: its line and name."""
     calls = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.Call)]
-    watched = {
-        k.value.value
-        for _, n in calls
-        for k in n.keywords
-        if k.arg == "monitor" and isinstance(k.value, ast.Constant) and isinstance(k.value.value, str)
-    }
-    watched |= {
-        str(n.args[0].value) for _, n in calls if last_name(n.func) == "EarlyStopping" and n.args and isinstance(n.args[0], ast.Constant)
-    }  # fmt: skip
-    found = [
-        (frame_at(path, n.lineno), n.args[0].value)
-        for path, n in calls
-        if last_name(n.func) == "log" and n.args and isinstance(n.args[0], ast.Constant) and n.args[0].value in watched
-        and not any(k.arg == "sync_dist" for k in n.keywords)
-    ]  # fmt: skip
+    given = [k.value for _, n in calls for k in n.keywords if k.arg == "monitor"]
+    given += [n.args[0] for _, n in calls if last_name(n.func) == "EarlyStopping" and n.args]
+    return _unsynced_log(calls, {n.value for n in given if isinstance(n, ast.Constant) and isinstance(n.value, str)})
+
+
+def _unsynced_log(calls: Iterable[tuple[str, ast.Call]], names: Collection[str]) -> tuple[Frame, str] | None:
+    """The one `log` of one of these names without `sync_dist`: its line, and the name."""
+    logs = [(path, c) for path, c in calls if last_name(c.func) == "log" and c.args]
+    named = [(path, c, c.args[0].value) for path, c in logs if isinstance(c.args[0], ast.Constant)]
+    own = [(path, c, name) for path, c, name in named if not any(k.arg == "sync_dist" for k in c.keywords)]
+    found = [(frame_at(path, c.lineno), name) for path, c, name in own if isinstance(name, str) and name in names]
     return found[0] if len(found) == 1 else None
 
 
@@ -206,24 +202,16 @@ def logged_by_some(at: Frame) -> PartialLog | None:
 
 def unsynced_metric(frame: Frame, test: ast.expr) -> tuple[Frame, str] | None:
     """The metric of Lightning that a test in the frame's function goes by, and that the program logs without `sync_dist`: its line and name."""
-    function = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, ast.FunctionDef)), None)
     asked = {ast.unparse(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute)}
-    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign)] if function is not None else []
+    sets = inside(nearest(frame.file, frame.line, ast.FunctionDef), ast.Assign)
     read = [test, *(n.value for n in sets if asked & {ast.unparse(t) for t in n.targets})]
-    if not any(isinstance(n, ast.Attribute) and n.attr in _METRICS for value in read for n in ast.walk(value)):
+    if not any(n.attr in _METRICS for value in read for n in inside(value, ast.Attribute)):
         return None
     nodes = list(_nodes(str(Folder(frame.file).parent)))
-    logs = [(path, n) for path, n in nodes if isinstance(n, ast.Call) and last_name(n.func) == "log" and n.args]
-    own = {id(a) for _, n in logs for a in n.args}
+    calls = [(path, n) for path, n in nodes if isinstance(n, ast.Call)]
+    own = {id(a) for _, n in calls if last_name(n.func) == "log" for a in n.args}
     named = {n.value for _, n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in own}
-    found = [
-        (frame_at(path, n.lineno), a.value)
-        for path, n in logs
-        if isinstance(a := n.args[0], ast.Constant)
-        and a.value in named
-        and not any(k.arg == "sync_dist" for k in n.keywords)
-    ]
-    return found[0] if len(found) == 1 else None
+    return _unsynced_log(calls, named)
 
 
 class PartialLog(NamedTuple):
@@ -278,16 +266,16 @@ def returns_none(folder: str, name: str) -> Frame | None:
     found = [
         Frame(path, n.lineno, name)
         for path, function in functions
-        for n in ast.walk(function)
-        if isinstance(n, ast.Return) and (n.value is None or ast.unparse(n.value) == "None")
+        for n in inside(function, ast.Return)
+        if n.value is None or ast.unparse(n.value) == "None"
     ]
     return found[0] if len(found) == 1 else None
 
 
 def called_with(path: str, line: int, test: ast.expr) -> tuple[str, str]:
     """(what is called, the argument) of the one call on a line that is given what a test asks to be there; two empty texts where there is none."""
-    asked = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-    calls = [n for around in nodes_around(path, line)[-4:] for n in ast.walk(around) if isinstance(n, ast.Call)]
+    asked = names_in(test)
+    calls = [c for around in nodes_around(path, line)[-4:] for c in inside(around, ast.Call)]
     found = {
         (ast.unparse(c.func), a.id)
         for c in calls
@@ -316,11 +304,8 @@ def goes_over(frame: Frame) -> str:
 def received_of_anybody(path: str, line: int) -> tuple[int, str, int] | None:
     """(line, text, line): of a function that receives from whoever sends first, and then from whoever sends next: the first such call, and the last."""
     function = next((n for n in nodes_around(path, line) if isinstance(n, ast.FunctionDef)), None)
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
-    of_anybody = [
-        c for c in calls
-        if ast.unparse(c.func) in ("dist.recv", "torch.distributed.recv") and len(c.args) == 1 and not {k.arg for k in c.keywords} & {"src", "group_src"}
-    ]  # fmt: skip
+    calls = [c for c in inside(function, ast.Call) if ast.unparse(c.func) in ("dist.recv", "torch.distributed.recv")]
+    of_anybody = [c for c in calls if len(c.args) == 1 and not {k.arg for k in c.keywords} & {"src", "group_src"}]
     found = sorted(of_anybody, key=lambda c: c.lineno)
     return (found[0].lineno, ast.unparse(found[0]), found[-1].lineno) if len(found) > 1 else None
 
@@ -342,22 +327,11 @@ def optional_output(folder: str) -> OptionalOutput | None:
 
 
 def _given_under_test(path: str, forward: ast.FunctionDef) -> Iterator[OptionalOutput]:
-    gives = {
-        n.id for r in ast.walk(forward) if isinstance(r, ast.Return) for n in ast.walk(r) if isinstance(n, ast.Name)
-    }
-    for test in (n for n in ast.walk(forward) if isinstance(n, ast.If) and not n.orelse):
+    gives = {name for r in inside(forward, ast.Return) for name in names_in(r)}
+    empty = [s for s in inside(forward, ast.Assign) if isinstance(s.value, ast.Constant) and s.value.value is None]
+    before = {t.id for s in empty for t in s.targets if isinstance(t, ast.Name)}
+    for test in (n for n in inside(forward, ast.If) if not n.orelse):
         sets = {t.id for s in test.body if isinstance(s, ast.Assign) for t in s.targets if isinstance(t, ast.Name)}
-        before = {
-            t.id
-            for s in ast.walk(forward)
-            if isinstance(s, ast.Assign) and _is_none(s.value)
-            for t in s.targets
-            if isinstance(t, ast.Name)
-        }
         conditions = surroundings(path, test.body[0].lineno).conditions
         for name in sorted(sets & gives & before) if conditions and conditions[-1].suspicion >= OWN else ():
             yield OptionalOutput(Frame(path, test.lineno, forward.name), ast.unparse(test.test), name)
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None

@@ -13,10 +13,9 @@ from itertools import pairwise
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
 from unhang.analyze.habits import Habits
-from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, passed_loop_between, rounds_of
+from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, passed_loop_between, ran_out, rounds_of
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams
@@ -119,14 +118,11 @@ def _was_skipped(
     follows = (fork.left.line, fork.right.line) in pairwise(lines)
     if not follows:
         return False
-    skipped, taken = (
-        [c for f in p[fork.depth :] for c in surroundings(f.file, f.line).conditions] for p in (path, odd_path)
-    )
-    own = [
-        (max((c.suspicion for c in a), default=0), bool(set(a) - set(b)))
-        for a, b in ((skipped, taken), (taken, skipped))
-    ]
-    return own[0] >= own[1]  # what always runs is not left out
+    below = (p[fork.depth :] for p in (path, odd_path))
+    skipped, taken = ({c for f in frames for c in surroundings(f.file, f.line).conditions} for frames in below)
+    likely = [max((c.suspicion for c in conditions), default=0) for conditions in (skipped, taken)]
+    # What always runs is not left out.
+    return (likely[0], bool(skipped - taken)) >= (likely[1], bool(taken - skipped))
 
 
 def _previous_path(case: Case, streams: Streams, rank: int, seq: int, other: int, there: Path) -> Path:
@@ -144,25 +140,17 @@ def _previous_path(case: Case, streams: Streams, rank: int, seq: int, other: int
     return there if is_like else ()
 
 
-def _below(fork: Fork, *paths: Path) -> set[Frame]:
-    """The frames below a fork."""
-    return {frame for path in paths for frame in path[fork.depth + 1 :]}
-
-
 def _find_left_loop(
     case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]], paths: tuple[Path, Path]
 ) -> LeftLoop | None:
     (reference, odd), (ref_path, odd_path) = sides, paths
     before_odd = _previous_path(case, streams, odd[0], seq, reference[0], ref_path)
     before_ref = _previous_path(case, streams, reference[0], seq, odd[0], odd_path)
-    found = left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or left_loop_between(
-        case, odd_path, ref_path, before_ref, odd, reference
-    )
-    befores = before_ref, before_odd
     found = (
-        found
-        or passed_loop_between(ref_path, odd_path, befores, reference, odd)
-        or passed_loop_between(odd_path, ref_path, befores, odd, reference)
+        left_loop_between(case, ref_path, odd_path, before_odd, reference, odd)
+        or left_loop_between(case, odd_path, ref_path, before_ref, odd, reference)
+        or passed_loop_between(ref_path, odd_path, (before_ref, before_odd), reference, odd)
+        or passed_loop_between(odd_path, ref_path, (before_ref, before_odd), odd, reference)
     )
     is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
     return None if is_later else found  # else they are in it again, a round of a loop around it later
@@ -199,10 +187,6 @@ def _split(
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
     return reference, tuple(sorted(r for c in others for r in c)), is_sure
-
-
-def _is_rank_dependent(path: Path) -> bool:
-    return any(surroundings(f.file, f.line).depends_on_rank for f in path)
 
 
 def _split_at(
@@ -325,9 +309,10 @@ def _is_by_rounds(
     (reference, odd), (ref_path, odd_path), fork = sides, paths, fork_of(*paths)
     is_gone = loop.leavers == odd
     stay, left = (ref_path, odd_path) if is_gone else (odd_path, ref_path)
-    if fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
+    if fork is not None and any(surroundings(f.file, f.line).depends_on_rank for f in odd_path[fork.depth :]):
         return False  # it did not run out of data: a condition on its rank led it elsewhere
-    if fork is not None and fork.same_line and loop.frame in _below(fork, ref_path, odd_path):
+    below = (*ref_path[fork.depth + 1 :], *odd_path[fork.depth + 1 :]) if fork is not None else ()
+    if fork is not None and fork.same_line and loop.frame in below:
         return False  # one line dispatched different orders: a loop within one of them is no loop of both
     if is_gone and streams.always_follows(reference[0], seq):
         return False  # in the middle of what the loop always does: a call was left out

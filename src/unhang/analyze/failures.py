@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from unhang.analyze.by_kind import grouped
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
@@ -62,12 +63,9 @@ def _ended_by_its_error(end: ProcessExit, error: RaisedError) -> bool:
 
 
 def _time(evidence: RankEvidence, kind: str) -> int:
-    times = [
-        t for t in (evidence.error.time_ns if evidence.error else 0, evidence.exit.time_ns if evidence.exit else 0) if t
-    ]
     if kind == "exception" and evidence.error is not None:
         return evidence.error.time_ns
-    return min(times, default=0)
+    return min((x.time_ns for x in (evidence.error, evidence.exit) if x is not None and x.time_ns), default=0)
 
 
 def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) -> bool:
@@ -75,15 +73,10 @@ def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) ->
         error = evidence.error
         return error is not None and (is_communication_error(error) or _is_of_others(error, evidence.rank))
     if kind == "signal" and evidence.exit is not None:
-        if evidence.exit.code == -6:
-            return True  # gloo and the NCCL watchdog abort: what made them abort is elsewhere
-        if (
-            evidence.exit.code in _FROM_LAUNCHER
-            and evidence.error is not None
-            and is_communication_error(evidence.error)
-        ):
-            return True  # it had lost a peer before the launcher ended it
-        return ended_by_launcher and evidence.exit.code in _FROM_LAUNCHER
+        if evidence.exit.code not in _FROM_LAUNCHER:
+            return evidence.exit.code == -6  # gloo and the NCCL watchdog abort: what made them abort is elsewhere
+        had_lost_peer = evidence.error is not None and is_communication_error(evidence.error)
+        return ended_by_launcher or had_lost_peer
     return kind == "vanished" and ended_by_launcher
 
 
@@ -115,11 +108,9 @@ def _outside_signal(evidence: RankEvidence) -> int | None:
 
 def _ended_from_outside(ends: Sequence[tuple[int, int, str, RankEvidence]]) -> frozenset[int]:
     """Ranks that got the same signal at the same time: somebody ended the job; none of them failed."""
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for time_ns, rank, kind, evidence in ends:
-        code = _outside_signal(evidence)
-        if code is not None and not (kind == "exception" and code == -15):  # it had failed by itself before
-            groups.setdefault(code, []).append((time_ns, rank))
+    signals = ((_outside_signal(evidence), kind, (time_ns, rank)) for time_ns, rank, kind, evidence in ends)
+    had_failed = ("exception", -15)  # by itself, before
+    groups = grouped((code, end) for code, kind, end in signals if code is not None and (kind, code) != had_failed)
     together = (g for g in groups.values() if len(g) > 1 and g[-1][0] - g[0][0] <= _TOGETHER_NS)
     return frozenset(rank for group in together for _, rank in group)
 
@@ -163,20 +154,17 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
     found = []
     for rank, evidence in case.ranks.items():
         kind = _kind(evidence)
-        if kind in ("", "exit") or (kind in ("sys.exit", "os._exit") and _is_success(evidence)):
+        ended_well = evidence.exit is not None and evidence.exit.code in (0, None) and evidence.error is None
+        if kind in ("", "exit") or (kind in ("sys.exit", "os._exit") and ended_well):
             continue
         found.append((_time(evidence, kind), rank, kind, evidence))
     found.sort(key=lambda item: (item[0] or 1 << 62, _printed_at(item[3]), item[1]))
     failures, from_outside = [], _ended_from_outside(found)
-    others_failed = any(
-        e.exit and e.exit.kind == "exit" and e.exit.text == SEEN_BY_LAUNCHER and (e.exit.code or 0) > 0
-        for e in case.ranks.values()
-    )
+    seen = (e.exit for e in case.ranks.values() if e.exit and e.exit.text == SEEN_BY_LAUNCHER)
+    others_failed = any(end.kind == "exit" and (end.code or 0) > 0 for end in seen)
     for i, (time_ns, rank, kind, evidence) in enumerate(found):
-        secondary = (
-            _is_secondary(evidence, kind, ended_by_launcher=_may_be_the_launchers_work(found, i, others_failed))
-            or rank in from_outside
-        )
+        by_launcher = _may_be_the_launchers_work(found, i, others_failed)
+        secondary = _is_secondary(evidence, kind, by_launcher) or rank in from_outside
         failures.append(Failure(rank, kind, time_ns, evidence.error, evidence.exit, secondary))
     return tuple(failures)
 
@@ -218,18 +206,12 @@ def had_come(evidence: RankEvidence) -> bool:
     return any(outer.file.endswith(_WRAPS_CALLS) and _LOGS in inner.file for inner, outer in pairwise(frames))
 
 
-_WRAPS_CALLS, _LOGS = (
-    "torch/distributed/c10d_logger.py",
-    "/logging/",
-)  # from the one to the other leads an exception alone
+# From the one to the other leads an exception alone.
+_WRAPS_CALLS, _LOGS = "torch/distributed/c10d_logger.py", "/logging/"
 
 
 def _was_asked(failure: Failure) -> bool:
     return failure.kind == "signal" and failure.exit is not None and failure.exit.code in _ASKED
-
-
-def _is_success(evidence: RankEvidence) -> bool:
-    return evidence.exit is not None and evidence.exit.code in (0, None) and evidence.error is None
 
 
 def early_leavers(case: Case) -> tuple[RankEvidence, ...]:
@@ -237,12 +219,6 @@ def early_leavers(case: Case) -> tuple[RankEvidence, ...]:
 
     Of a rank that a launcher saw end with an error code nobody knows whether it left or failed.
     """
-    ended = [
-        e
-        for e in case.ranks.values()
-        if e.exit is not None
-        and e.exit.kind in ("exit", "sys.exit", "os._exit")
-        and e.error is None
-        and not (e.exit.text and e.exit.code)
-    ]
-    return tuple(sorted(ended, key=lambda e: e.exit.time_ns if e.exit else 0))
+    known = [(e.exit, e) for e in case.ranks.values() if e.exit is not None and e.error is None]
+    own = [x for x in known if x[0].kind in ("exit", "sys.exit", "os._exit") and not (x[0].text and x[0].code)]
+    return tuple(e for _, e in sorted(own, key=lambda x: x[0].time_ns))

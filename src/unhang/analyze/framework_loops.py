@@ -15,13 +15,11 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 from unhang.analyze.align import calls_at
-from unhang.analyze.bindings import is_local_namesake, last_name
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.loader_ends import ran_out
-from unhang.analyze.rounds import is_in
+from unhang.analyze.rounds import is_in, ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
-from unhang.analyze.trees import line_text, program_files, tree_of
+from unhang.analyze.trees import inside, is_local_namesake, last_name, line_text, nodes_of, program_files, tree_of
 from unhang.model import CollectiveCall, Frame
 
 _STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")
@@ -38,14 +36,8 @@ ASKS = {
 }
 _AGREES = re.compile(r"reduce|broadcast|gather")
 _OF_A_STEP = (
-    "backward",
-    "training_step",
-    "validation_step",
-    "test_step",
-    "predict_step",
-    "prediction_step",
-    "optimizer_step",
-)
+    "backward", "training_step", "validation_step", "test_step", "predict_step", "prediction_step", "optimizer_step",
+)  # fmt: skip
 _LOADERS = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader")
 # What the Trainer calls before the rounds of a step, and not for each batch: the others may have left it out, and are in the same step.
 _LEFT_OUT_BY_SOME = ("_get_num_items_in_batch",)
@@ -113,12 +105,8 @@ def _gone(
 def _last_together(s: Situation, stayed: CollectiveCall, left: CollectiveCall) -> CollectiveCall | None:
     """The last call that the one who left made at the same line as the other. In between, calls of the same kind and size may have paired by chance."""
     table, group = s.case.calls, s.case.calls.groups.index(left.group)
-    earlier = (
-        c
-        for row in reversed(range(table.rank_rows(left.rank).start, left.row))
-        if (c := table.call(row)).group == left.group
-    )
-    recent = [*islice(earlier, _MOST_PAIRED)]
+    earlier = map(table.call, reversed(range(table.rank_rows(left.rank).start, left.row)))
+    recent = [*islice((c for c in earlier if c.group == left.group), _MOST_PAIRED)]
     peers = (calls_at(s.index, group, c.seq).get(stayed.rank) for c in recent)
     together = (c for c, peer in zip(recent, peers, strict=True) if peer is not None and peer.frames == c.frames)
     return next(together, next(iter(recent), None))
@@ -182,13 +170,10 @@ def _answer(d: Divergence, line: Frame) -> Frame | None:
         return None
     inner = d.in_library[1]
     tests = (c.test for c in surroundings(inner.file, inner.line).conditions)
-    calls = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Call))
+    calls = (c for test in tests for c in inside(test, ast.Call))
     asked = {c.func.attr for c in calls if isinstance(c.func, ast.Attribute)}
-    tree = tree_of(line.file)
-    answers = (
-        [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in asked] if tree is not None else []
-    )
-    given = [n for f in answers for n in ast.walk(f) if isinstance(n, ast.Return)]
+    answers = [f for f in inside(tree_of(line.file), ast.FunctionDef) if f.name in asked]
+    given = [n for f in answers for n in inside(f, ast.Return)]
     if len(answers) != 1 or len(given) != 1 or given[0].value is None or any(map(_agrees, ast.walk(answers[0]))):
         return None
     return Frame(line.file, given[0].lineno, answers[0].name)
@@ -197,8 +182,7 @@ def _answer(d: Divergence, line: Frame) -> Frame | None:
 @lru_cache(maxsize=8)
 def _counts_its_own_data(folder: str) -> bool:
     """Whether the program gives the Trainer loaders of its own making, and nothing stops it early."""
-    trees = [tree for path in program_files(folder) if (tree := tree_of(path)) is not None]
-    nodes = [n for tree in trees for n in ast.walk(tree)]
+    nodes = [n for path in program_files(folder) for n in nodes_of(path)]
     makes = any(isinstance(n, ast.FunctionDef) and n.name in _LOADERS for n in nodes)
     names = (n.name if isinstance(n, ast.alias) else n.id for n in nodes if isinstance(n, ast.alias | ast.Name))
     return makes and not any("EarlyStopping" in name for name in names)
@@ -216,11 +200,9 @@ def _asks_in(folder: str) -> tuple[tuple[str, Frame], ...]:
     """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks. A barrier agrees on nothing."""
     found = []
     for path in program_files(folder):
-        tree = tree_of(path)
-        for function in ast.walk(tree) if tree is not None else ():
-            if isinstance(function, ast.FunctionDef) and not any(map(_agrees, ast.walk(function))):
-                statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt)]
-                lines = {(a, n.lineno) for n in statements for a in _asked_by(function.name, n)}
+        for function in inside(tree_of(path), ast.FunctionDef):
+            if not any(map(_agrees, ast.walk(function))):
+                lines = {(a, n.lineno) for n in inside(function, ast.stmt) for a in _asked_by(function.name, n)}
                 found += [(a, Frame(path, n, function.name)) for a, n in sorted(lines)]
     return tuple(found)
 

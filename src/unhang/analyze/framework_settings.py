@@ -1,19 +1,29 @@
-"""What the program may set, or leave to all ranks, so that a framework makes the same calls on each: Lightning, the Trainer, torchmetrics."""
+"""What the program leaves to some ranks where a framework makes the calls, and what it may set so that all make the same: DDP, Lightning, Trainer, torchmetrics."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import is_local_namesake, last_name
+from unhang.analyze.align import calls_at
+from unhang.analyze.callpath import library_above
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import frame_at, function_at, nodes_around, surroundings
-from unhang.analyze.trees import program_files, tree_of
+from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, surroundings
+from unhang.analyze.trees import (
+    importers_beside,
+    inside,
+    is_local_namesake,
+    last_name,
+    names_in,
+    program_files,
+    tree_of,
+)
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
 
@@ -49,8 +59,7 @@ def limit_of(s: Situation, d: Divergence, gone: LeftFramework) -> Limit | None:
 
 def _made_at(path: str) -> Frame | None:
     """The one line of a file that makes a Trainer."""
-    tree = tree_of(path)
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) == "Trainer"] if tree else []
+    calls = [c for c in inside(tree_of(path), ast.Call) if last_name(c.func) == "Trainer"]
     return frame_at(path, calls[0].lineno) if len(calls) == 1 else None
 
 
@@ -62,9 +71,7 @@ def _rounds(s: Situation, d: Divergence, gone: LeftFramework) -> int:
     for row in range(last.row - 1, max(first, last.row - _MOST_CALLS) - 1, -1):
         index = int(table["frames"][row])
         frames = table.stacks[index] if index >= 0 else ()
-        if not any(
-            (f.file, f.function, f.line) == (gone.loop.file, gone.loop.function, gone.loop.line) for f in frames
-        ):
+        if gone.loop not in frames:
             break
         counts[index] += 1
     made = set(counts.values())
@@ -81,8 +88,7 @@ class LeftOutUpdate(NamedTuple):
 
 def left_out_update(compute: Frame) -> LeftOutUpdate | None:
     """Of a line that computes a metric over all ranks: the one update of it before, past which a test leads within its loop."""
-    function = function_at(compute.file, compute.line)
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    calls = inside(function_at(compute.file, compute.line), ast.Call)
     named = [(n.func.attr, ast.unparse(n.func.value), n.lineno) for n in calls if isinstance(n.func, ast.Attribute)]
     computed = {metric for attribute, metric, line in named if attribute == "compute" and line == compute.line}
     found = []
@@ -96,8 +102,7 @@ def left_out_update(compute: Frame) -> LeftOutUpdate | None:
 
 def is_metric(call: CollectiveCall) -> bool:
     """Whether a call was made by torchmetrics, as it brings the states of a metric together."""
-    above = (call.frames or ())[: next((i for i, f in enumerate(call.frames or ()) if f.is_user), 0)]
-    return any("/torchmetrics/" in f.file for f in above)
+    return any("/torchmetrics/" in f.file for f in library_above(call.frames or ()))
 
 
 def trains_below(d: Divergence) -> Frame | None:
@@ -122,8 +127,7 @@ def own_metrics(folder: str) -> OwnMetrics | None:
     """The one such method in the files of a folder: nothing in it brings the ranks' values together."""
     found = []
     for path in program_files(folder):
-        tree = tree_of(path)
-        for node in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
+        for node in inside(tree_of(path), ast.ClassDef):
             if any(last_name(b).endswith("Trainer") for b in node.bases):
                 methods = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "evaluate"]
                 found += [m for f in methods if (m := _handed_on(path, f)) is not None]
@@ -131,8 +135,8 @@ def own_metrics(folder: str) -> OwnMetrics | None:
 
 
 def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
-    given = {n.value.id for n in ast.walk(function) if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}
+    calls = inside(function, ast.Call)
+    given = {n.value.id for n in inside(function, ast.Return) if isinstance(n.value, ast.Name)}
     if len(given) != 1 or any(_AGREES.search(last_name(c.func)) for c in calls if not is_local_namesake(c)):
         return None
     name = given.pop()
@@ -140,31 +144,175 @@ def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
     return OwnMetrics(Frame(path, min(hands), function.name), name) if hands else None
 
 
-def computed_metrics(path: str) -> tuple[int, str]:
-    """(line, what is given) of the one `compute_metrics=` by which a file makes a Trainer; (0, "") where there is none."""
-    tree = tree_of(path)
-    calls = (
-        [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func).endswith("Trainer")] if tree else []
-    )
-    given = [k.value for c in calls for k in c.keywords if k.arg == "compute_metrics"]
-    return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
-
-
 def given_data(path: str, name: str) -> tuple[int, str]:
     """(line, what is given) of the one `train_dataset=`, or another `name`, by which a file makes a Trainer; (0, "") where there is none."""
-    tree = tree_of(path)
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if tree is not None else []
-    given = [k.value for c in calls for k in c.keywords if k.arg == name and last_name(c.func).endswith("Trainer")]
+    calls = [c for c in inside(tree_of(path), ast.Call) if last_name(c.func).endswith("Trainer")]
+    given = [k.value for c in calls for k in c.keywords if k.arg == name]
     return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
+
+
+def computed_metrics(path: str) -> tuple[int, str]:
+    """The same of the one `compute_metrics=`."""
+    return given_data(path, "compute_metrics")
 
 
 def property_read(path: str, line: int, function: str) -> str:
     """The text by which a line reads a property that a library computes in a function of that name: `trainer.log_dir`; empty where it calls it."""
-    nodes = nodes_around(path, line)
-    statement = next((n for n in reversed(nodes) if isinstance(n, ast.stmt)), None)
-    parts = list(ast.walk(statement)) if statement is not None else []
-    called = {id(n.func) for n in parts if isinstance(n, ast.Call)}
-    read = {
-        ast.unparse(n) for n in parts if isinstance(n, ast.Attribute) and n.attr == function and id(n) not in called
-    }
+    statement = nearest(path, line, ast.stmt)
+    called = {id(c.func) for c in inside(statement, ast.Call)}
+    read = {ast.unparse(n) for n in inside(statement, ast.Attribute) if n.attr == function and id(n) not in called}
     return read.pop() if len(read) == 1 else ""
+
+
+_MOST_BUFFERS = 64
+_DDP, _FORWARD = "nn/parallel/distributed.py", ("_pre_forward", "_sync_buffers", "forward")
+
+
+def has_one_more_buffer(s: Situation, d: Divergence) -> bool:
+    """Whether the odd ranks broadcast more buffers in one forward than the others, who went on behind it.
+
+    Both began the forward at the same call. Each buffer is broadcast once: two alike are two forwards.
+    """
+    if not d.is_decided or not _syncs_buffers(d.odd_call) or _syncs_buffers(d.reference_call):
+        return False
+    group = s.case.calls.groups.index(d.group)
+    mine, theirs = (_run(s, group, ranks[0], d.seq) for ranks in (d.odd, d.reference))
+    kinds = [(c.in_sizes, c.dtype) for c in (*mine, d.odd_call)]
+    return bool(theirs) and len(mine) == len(theirs) and len(set(map(str, kinds))) == len(kinds)
+
+
+def _run(s: Situation, group: int, rank: int, seq: int) -> list[CollectiveCall]:
+    """The broadcasts of buffers right before the call at which the ranks part, from the line of the odd ranks' forward."""
+    found: list[CollectiveCall] = []
+    for at in range(seq - 1, max(0, seq - _MOST_BUFFERS), -1):
+        call = calls_at(s.index, group, at).get(rank)
+        if call is None or not _syncs_buffers(call):
+            break
+        found.append(call)
+    return found
+
+
+def _syncs_buffers(call: CollectiveCall) -> bool:
+    return any(f.function == "_sync_buffers" and f.file.endswith(_DDP) for f in call.frames or ())
+
+
+def hidden_forward(d: Divergence) -> Frame | None:
+    """The forward through a DDP wrapper on rank 0 alone that explains an extra broadcast of buffers, if there is just one.
+
+    Such a forward issues no collective itself in evaluation; it makes the next forward on that rank broadcast the buffers.
+    """
+    frames = d.odd_call.frames or ()
+    in_forward = any(f.file.endswith(_DDP) and f.function in _FORWARD for f in frames)
+    around_odd = [surroundings(f.file, f.line) for f in d.odd_path]
+    theirs = {test for f in d.reference_path for test in surroundings(f.file, f.line).tests}
+    if not in_forward or d.odd != (0,) or any(a.depends_on_rank and not set(a.tests) <= theirs for a in around_odd):
+        return None  # that it went elsewhere by its rank explains more than a forward that nobody saw
+    found = {f for frame in d.odd_path for f in calls_only_on_rank_zero(frame.file, frame.line)}
+    return found.pop() if len(found) == 1 else None
+
+
+_MAKES = ("empty", "zeros", "empty_like", "zeros_like", "new_empty", "new_zeros")
+
+
+class MadeAnew(NamedTuple):
+    """`if test: return made` at `line` of `path`, in `function`, whose other `return` gives what it has computed."""
+
+    path: str
+    line: int
+    function: str
+    test: str
+    made: str
+
+
+@lru_cache(maxsize=64)
+def made_anew(path: str) -> MadeAnew | None:
+    """The one such place for a tensor without rows, in a file and those that import something of it; None where there are several."""
+    found = [one for file in (path, *importers_beside(path)) for one in _in_file(file)]
+    return found[0] if len(found) == 1 else None
+
+
+def _in_file(path: str) -> Iterator[MadeAnew]:
+    for function in inside(tree_of(path), ast.FunctionDef):
+        given = [n.value for n in inside(function, ast.Return) if n.value is not None]
+        if function.name == "backward" or all(map(_is_made, given)):
+            continue
+        for node in ast.walk(function):
+            match node:
+                case ast.If(test=test, body=[*_, ast.Return(value=ast.expr() as value)]) if not node.orelse:
+                    if _asks_for_none(test) and _is_made(value):
+                        yield MadeAnew(path, node.lineno, function.name, ast.unparse(test), ast.unparse(value))
+
+
+def _is_made(value: ast.expr) -> bool:
+    is_made = isinstance(value, ast.Call) and last_name(value.func) in _MAKES
+    return is_made and not any(k.arg == "requires_grad" for k in getattr(value, "keywords", ()))
+
+
+def _asks_for_none(test: ast.expr) -> bool:
+    """Whether a test asks for a tensor without rows: `x.shape[0] == 0`, `len(x) == 0`, `not x.numel()`."""
+    match test:
+        case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=0)]):
+            return True
+        case ast.Compare(ops=[ast.Lt()], comparators=[ast.Constant(value=1)]):
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call() | ast.Subscript()):
+            return True
+    return False
+
+
+class SkippedPart(NamedTuple):
+    """The layers `parts` of a module (`self.head`), which take part only if `test`, at line `at`. `value`: what the branch changes with them, if a name."""
+
+    at: Frame
+    parts: tuple[str, ...]
+    test: str
+    value: str
+
+
+@lru_cache(maxsize=64)
+def skipped_part(folder: str, names: tuple[str, ...] = ()) -> SkippedPart | None:
+    """The one branch of the program's forwards that runs layers in some steps alone; of layers with one of these names, where names are given.
+
+    A branch by a setting (`self.training`, an attribute), or with an `else` that runs layers as well, is none.
+    """
+    found = [x for path in program_files(folder) if folder for x in _branches(path, set(names))]
+    return found[0] if len(found) == 1 else None
+
+
+def _branches(path: str, names: set[str]) -> Iterator[SkippedPart]:
+    for module in inside(tree_of(path), ast.ClassDef):
+        methods = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
+        init = methods.pop("__init__", None) if "forward" in methods else None
+        made = set(map(ast.unparse, _layers(init)))
+        wanted = {m for m in made if not names or m.removeprefix("self.") in names}
+        for node in (n for f in methods.values() for n in inside(f, ast.If)):
+            parts = tuple(dict.fromkeys(_called(node.body)))
+            if not wanted.isdisjoint(parts) and made.isdisjoint(_called(node.orelse)) and _asks_the_data(node.test):
+                own = tuple(x for x in parts if x in made)
+                yield SkippedPart(frame_at(path, node.lineno), own, ast.unparse(node.test), _changed(node.body))
+
+
+def _layers(init: ast.FunctionDef | None) -> list[ast.expr]:
+    """The attributes that are set to something that is made there."""
+    made = (n for n in inside(init, ast.Assign) if isinstance(n.value, ast.Call))
+    return [t for n in made for t in n.targets if isinstance(t, ast.Attribute)]
+
+
+def _called(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """What is called there, and what is given to a function such as `checkpoint`."""
+    for call in (c for statement in body for c in inside(statement, ast.Call)):
+        yield from map(ast.unparse, (call.func, *call.args))
+
+
+def _asks_the_data(test: ast.expr) -> bool:
+    """Whether a test asks for anything but attributes of the object and constants; `is None` asks for what the caller gave."""
+    is_given = isinstance(test, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
+    return not is_given and not names_in(test) <= {"self"}
+
+
+def _changed(body: Sequence[ast.stmt]) -> str:
+    """The name that the last statement of a branch sets."""
+    match body[-1]:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
+            return name
+    return ""

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from unhang.analyze.positions import is_complete, of_both_kinds, own_words, reported_completed
+from unhang.analyze.by_kind import grouped
+from unhang.analyze.positions import bare_op, is_complete, of_both_kinds, own_words, reported_completed, run_starts
 from unhang.model import CallState, CollectiveTable, different
 from unhang.numeric import np, npt
 
@@ -28,6 +29,11 @@ def tracks_a_batch(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     return found
 
 
+def are_sends(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[O]`: which of the table's ops are sends."""
+    return np.array([bare_op(op) == "send" for op in table.ops] or [False])
+
+
 def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int, tuple[int, ...]]:
     """Rank -> rows of the calls in which it waits: those that have started, else the first open one and its batch.
 
@@ -41,16 +47,14 @@ def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int
         return {}
     rows = rows[np.lexsort((table["record_id"][rows], table["rank"][rows]))]
     rank = table["rank"][rows]
-    starts = np.flatnonzero(np.concatenate(([True], rank[1:] != rank[:-1])))
+    starts = run_starts(rank)
     of_rank = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(rows))))
     has_started = table["state"][rows] != CallState.SCHEDULED
     any_started = np.logical_or.reduceat(has_started, starts)[of_rank]
     first = rows[starts][of_rank]
     with_first = np.logical_and.reduce([table[n][rows] == table[n][first] for n in ("group", "seq", "is_p2p")])
     is_front = np.where(any_started, has_started, with_first)
-    found: dict[int, list[int]] = {}
-    for r, row in zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True):
-        found.setdefault(r, []).append(row)
+    found = grouped(zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True))
     said = _say_that_theirs_is_lost(table) - set(rank[any_started].tolist()) - {*old_counts}
     cut = _begin_with_the_end_of_a_batch(table)
     lost = said | cut | _may_have_lost_theirs(table, set(rank[~any_started].tolist()))
@@ -60,7 +64,7 @@ def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int
 
 def _begin_with_the_end_of_a_batch(table: CollectiveTable) -> frozenset[int]:
     """Ranks of whose first batch but the entry that tracks it is left, and open: they wait in transfers that are overwritten."""
-    first_R = np.flatnonzero(np.append(True, table["rank"][1:] != table["rank"][:-1])[: len(table)])
+    first_R = run_starts(table["rank"])
     is_cut_R = tracks_a_batch(table)[first_R] & (table["state"][first_R] != CallState.COMPLETED)
     return frozenset(table["rank"][first_R[is_cut_R]].tolist())
 
@@ -70,7 +74,7 @@ def _may_have_lost_theirs(table: CollectiveTable, ranks: Collection[int]) -> fro
 
     How much a buffer holds is told by the dumps that hold completed calls too, and not from the first one on.
     """
-    begin_R = np.flatnonzero(np.append(True, table["rank"][1:] != table["rank"][:-1])[: len(table)])
+    begin_R = run_starts(table["rank"])
     end_R = np.append(begin_R[1:], len(table)) - 1
     rank_R = table["rank"][begin_R]
     span_R = table["record_id"][end_R] - table["record_id"][begin_R] + 1
@@ -150,16 +154,15 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     if table.is_empty:
         return {}
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
-    is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
-    is_open_N = is_open(table)
+    is_send_of_op, is_open_N = are_sends(table), is_open(table)
     wanted = set(_keys(table, np.flatnonzero(is_p2p & is_open_N), is_send_of_op))
     if not wanted:
         return {}
     channels: dict[tuple[int, int, int], _Channel] = {key: _Channel() for key in wanted}
     groups = sorted({g for g, _, _ in wanted})
     rows = np.flatnonzero(is_p2p & np.isin(table["group"], groups))
-    are_sends = is_send_of_op[table["op"][rows]].tolist()
-    for row, key, is_send in zip(rows.tolist(), _keys(table, rows, is_send_of_op), are_sends, strict=True):
+    keys = zip(rows.tolist(), _keys(table, rows, is_send_of_op), is_send_of_op[table["op"][rows]].tolist(), strict=True)
+    for row, key, is_send in keys:
         channel = channels.get(key)
         if channel is not None:
             (channel.sends if is_send else channel.receives).append(row)
@@ -193,14 +196,10 @@ def _has_all_transfers(table: CollectiveTable, rank: int, group: int) -> bool:
     if not len(seqs) or seqs[0] != 1 or seqs[-1] != len(seqs):
         return False
     first, second = (
-        [(op, peer) for op, peer in _ops_and_peers(table, rows[table["seq"][rows] == seq]) if "coalesced" not in op]
+        [(c.op, c.peer) for c in table.calls(rows[table["seq"][rows] == seq]) if "coalesced" not in c.op]
         for seq in (1, 2)
     )
     return bool(rows[0] > of_rank.start) or first == second
-
-
-def _ops_and_peers(table: CollectiveTable, rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, int]]:
-    return zip([table.ops[op] for op in table["op"][rows].tolist()], table["peer"][rows].tolist(), strict=True)
 
 
 def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:
@@ -210,9 +209,8 @@ def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:
     """
     if table.is_empty:
         return ()
-    is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
     is_open_N = is_open(table) & table["is_p2p"]
-    rows = np.flatnonzero(is_open_N & is_send_of_op[table["op"]] & (table["peer"] >= 0))
+    rows = np.flatnonzero(is_open_N & are_sends(table)[table["op"]] & (table["peer"] >= 0))
     key, enqueued, completed = own_words(table)
     of_peer = table["peer"][rows].astype(np.int64) * max(1, len(table.groups)) + table["group"][rows]
     idle = different(key[enqueued == completed], [-1])

@@ -10,15 +10,28 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
-from unhang.analyze.locks import FUNCTION, held_by, scope_of
-from unhang.analyze.source import function_at, negated, nodes_around
-from unhang.analyze.trees import covers, imported_by, importers_beside, imports_beside, nodes_of
+from unhang.analyze.locks import held_by, scope_of
+from unhang.analyze.source import function_at, nearest, negated, nodes_around
+from unhang.analyze.trees import (
+    Function,
+    calls_on,
+    covers,
+    functions_in,
+    imported_by,
+    importers_beside,
+    imports_beside,
+    inside,
+    last_name,
+    names_in,
+    tree_of,
+)
+from unhang.analyze.ways_out import head_of
 from unhang.model import Frame
 
-_NEW_SCOPE = (*FUNCTION, ast.Lambda, ast.ClassDef)
+_NEW_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_ADDS = ("append", "add")
 
 Gives = Callable[[ast.AST], bool]
 
@@ -54,11 +67,6 @@ def calls_in(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
     return (n for n in nodes if isinstance(n, ast.Call))
 
 
-def _statement(path: str, line: int) -> ast.stmt | None:
-    found = [n for n in nodes_around(path, line) if isinstance(n, ast.stmt)]
-    return found[-1] if found else None
-
-
 def final_statements(function: ast.AST) -> list[ast.stmt]:
     """What the function does in each `finally`: it is done on every way out."""
     return [s for n in own_nodes(function) if isinstance(n, ast.Try) for s in n.finalbody]
@@ -77,16 +85,14 @@ def way_past(path: str, function: ast.AST, taken: ast.stmt, gives: Gives) -> tup
             tests = [ast.unparse(n.test) for n in around if isinstance(n, ast.If) and n.lineno > taken.lineno]
             return lines[0], end.lineno, f"if {tests[-1]}" if tests else ast.unparse(end)
     whole = [n for n in nodes_around(path, lines[0]) if covers(n, lines[-1])]
-    names = {n.id for n in ast.walk(taken) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names = {n.id for n in inside(taken, ast.Name) if isinstance(n.ctx, ast.Store)}
     for node in (n for n in whole if isinstance(n, ast.If) and n.lineno > taken.lineno):
-        asked = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
-        if not names & asked and not any(covers(s, n) for s in node.orelse for n in lines):
+        if names.isdisjoint(names_in(node.test)) and not any(covers(s, n) for s in node.orelse for n in lines):
             return lines[0], node.lineno, f"if {ast.unparse(negated(node.test))}"
     for tried in (n for n in whole if isinstance(n, ast.Try)):
         handlers = [h for h in tried.handlers if not any(covers(h, n) for n in lines)]
-        if handlers and any(covers(s, lines[0]) for s in tried.body) and not _ends_process(handlers[0]):
-            head = f"except {ast.unparse(handlers[0].type)}" if handlers[0].type is not None else "except"
-            return lines[0], handlers[0].lineno, head
+        if handlers and any(covers(s, lines[0]) for s in tried.body) and not inside(handlers[0], ast.Raise):
+            return lines[0], handlers[0].lineno, head_of(handlers[0])
     return None
 
 
@@ -110,24 +116,18 @@ def _is_elsewhere(around: Sequence[ast.AST], taken: ast.stmt, end: ast.stmt) -> 
     return False
 
 
-def _ends_process(handler: ast.ExceptHandler) -> bool:
-    return any(isinstance(n, ast.Raise) for n in ast.walk(handler))
-
-
 def kept_place(frame: Frame, beside: Iterable[Frame]) -> Kept | None:
     """Of a line that waits for a place (`x.acquire()`), or for an item of a queue: a way on which a function takes one and keeps it.
 
     `beside`: where the other threads and tasks of the process stand: one that has it now may give it back.
     """
     standing = [f for f in beside if f.file == frame.file]
-    for call in calls_in(nodes_of(frame.file)):
-        if not covers(call, frame.line) or not isinstance(call.func, ast.Attribute):
-            continue
-        what, verb = ast.unparse(call.func.value), call.func.attr
+    for method in asked_in(frame):
+        what, verb = ast.unparse(method.value), method.attr
         scope = scope_of(frame, what) if verb in ("acquire", "get") else None
         if scope is None or any(_may_have(f, what, verb) for f in standing):
             continue
-        for function in (n for n in ast.walk(scope) if isinstance(n, FUNCTION)):
+        for function in functions_in(scope):
             for kept in _places_of(frame.file, function, what, verb, _helpers(scope, function, what)):
                 return kept
     return None
@@ -144,16 +144,14 @@ def _may_have(at: Frame, what: str, verb: str) -> bool:
 
 def _helpers(scope: ast.AST | None, function: ast.AST, what: str) -> set[str]:
     """The other functions that give such a thing back."""
-    functions = [n for n in ast.walk(scope) if isinstance(n, FUNCTION)] if scope is not None else []
+    others = (f for f in functions_in(scope) if f is not function)
     gives = {f"{what}.{name}" for name in ("release", "put", "put_nowait")}
-    return {
-        f.name for f in functions if f is not function for c in calls_in(own_nodes(f)) if ast.unparse(c.func) in gives
-    }
+    return {f.name for f in others if any(ast.unparse(c.func) in gives for c in calls_in(own_nodes(f)))}
 
 
 def _places_of(path: str, function: ast.AST, what: str, verb: str, helpers: set[str]) -> Iterator[Kept]:
     for call in calls_in(own_nodes(function)):
-        statement = _statement(path, call.lineno)
+        statement = nearest(path, call.lineno, ast.stmt)
         if ast.unparse(call.func) != f"{what}.{verb}" or not isinstance(statement, ast.Assign | ast.Expr):
             continue
         name = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
@@ -163,7 +161,7 @@ def _places_of(path: str, function: ast.AST, what: str, verb: str, helpers: set[
 
         def gives(node: ast.AST, give: str = give) -> bool:
             is_give = isinstance(node, ast.Call) and ast.unparse(node).replace("put_nowait(", "put(") == give
-            return is_give or (isinstance(node, ast.Call) and last_name(node.func) in helpers)
+            return isinstance(node, ast.Call) and (is_give or last_name(node.func) in helpers)
 
         if way := way_past(path, function, statement, gives):
             yield Kept(path, call.lineno, ast.unparse(call), what, give, *way)
@@ -176,26 +174,24 @@ def program_of(path: str) -> list[str]:
 
 def asked_in(frame: Frame) -> list[ast.Attribute]:
     """The methods that a line calls, with the objects of which it asks them."""
-    called = (c.func for c in calls_in(nodes_of(frame.file)) if covers(c, frame.line))
-    return [f for f in called if isinstance(f, ast.Attribute)]
+    return [c.func for c in calls_on(frame.file, frame.line) if isinstance(c.func, ast.Attribute)]
 
 
 class Answer(NamedTuple):
     """A call of a function of the program, in the file `path`."""
 
     path: str
-    function: ast.FunctionDef | ast.AsyncFunctionDef
+    function: Function
     call: ast.Call
 
 
-def calls_on(frame: Frame, verb: str, answers: Collection[str]) -> list[Answer]:
+def answers_to(frame: Frame, verb: str, answers: Collection[str]) -> list[Answer]:
     """Of a line that asks one object (`q.join()`, with `verb` join): the calls in the program that answer it, by their names, with their functions."""
     names = {last_name(f.value) for f in asked_in(frame) if f.attr == verb}
     return [
         Answer(path, function, call)
         for path in (program_of(frame.file) if len(names) == 1 else ())
-        for function in nodes_of(path)
-        if isinstance(function, FUNCTION)
+        for function in functions_in(tree_of(path))
         for call in calls_in(own_nodes(function))
         if isinstance(call.func, ast.Attribute) and call.func.attr in answers and last_name(call.func.value) in names
     ]
@@ -203,16 +199,16 @@ def calls_on(frame: Frame, verb: str, answers: Collection[str]) -> list[Answer]:
 
 def not_done(frame: Frame) -> Kept | None:
     """Of a line that waits until all items of a queue are done (`q.join()`): the one function that takes them, and does not say so of each."""
-    found = calls_on(frame, "join", ("get",))
+    found = answers_to(frame, "join", ("get",))
     if len(found) != 1:
         return None
     path, function, get = found[0]
     assert isinstance(get.func, ast.Attribute)
-    done, statement = f"{ast.unparse(get.func.value)}.task_done", _statement(path, get.lineno)
+    done, statement = f"{ast.unparse(get.func.value)}.task_done", nearest(path, get.lineno, ast.stmt)
     kept = Kept(path, get.lineno, ast.unparse(get), last_name(get.func.value), f"{done}()")
     if statement is None:
         return None
-    if not any(last_name(c.func) == "task_done" for p in program_of(frame.file) for c in calls_in(nodes_of(p))):
+    if not any(last_name(c.func) == "task_done" for p in program_of(frame.file) for c in inside(tree_of(p), ast.Call)):
         return kept
     way = way_past(path, function, statement, lambda n: isinstance(n, ast.Call) and ast.unparse(n.func) == done)
     return kept._replace(until=way[0], leaves=way[1], test=way[2]) if way else None
@@ -255,7 +251,7 @@ def kept_connections(path: str, takes: Takes) -> list[Kept]:
     found: list[Kept | None] = []
     for file in program_of(path):
         modules = imported_by(file)
-        for function in (n for n in nodes_of(file) if isinstance(n, FUNCTION)):
+        for function in functions_in(tree_of(file)):
             parents = {id(child): n for n in (function, *own_nodes(function)) for child in ast.iter_child_nodes(n)}
             calls = (c for c in calls_in(own_nodes(function)) if takes.is_of(c, modules))
             found += [_kept_connection(file, function, c, parents, takes) for c in calls]
@@ -313,11 +309,7 @@ def _kept_name(path: str, function: ast.AST, taken: ast.stmt, kept: Kept, takes:
 def _keeps_on(call: ast.Call) -> bool:
     """Whether a call puts something into a container that outlives the function: whoever reads it there comes later."""
     method = call.func
-    return (
-        isinstance(method, ast.Attribute)
-        and method.attr in ("append", "add")
-        and isinstance(method.value, ast.Attribute)
-    )
+    return isinstance(method, ast.Attribute) and method.attr in _ADDS and isinstance(method.value, ast.Attribute)
 
 
 def _is_named(node: ast.AST, name: str) -> bool:

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
-from unhang.analyze.callpath import Path, user_path
-from unhang.analyze.source import Condition, condition_of, function_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.callpath import Path, is_same_function, user_path
+from unhang.analyze.source import Condition, condition_of, function_at, nearest, nodes_around, surroundings
+from unhang.analyze.trees import blocks_of, covers, inside, last_name, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
 
 _SELDOM = 5
@@ -52,19 +51,13 @@ def skipped_calls(case: Case, error: RaisedError) -> Skipped | None:
 def _often_from(case: Case, line: Frame) -> bool:
     """Whether calls are made from a line in each round, not once as those with which DDP begins."""
     counts = Counter(case.calls["frames"].tolist())
-    here = [(i, s) for i, s in enumerate(case.calls.stacks) if any(_is_of(f, line) for f in s)]
+    here = [(i, s) for i, s in enumerate(case.calls.stacks) if any(is_same_function(f, line) for f in s)]
     return _SELDOM * sum(counts[i] for i, s in here if line in s) > sum(counts[i] for i, _ in here)
-
-
-def _is_of(frame: Frame, line: Frame) -> bool:
-    return (frame.file, frame.function) == (line.file, line.function)
 
 
 def _raised_by(line: Frame) -> Condition | None:
     """The test of the `if` that ends with the `raise` of a line."""
-    around = nodes_around(line.file, line.line)
-    raises = next((n for n in reversed(around) if isinstance(n, ast.Raise)), None)
-    gate = next((n for n in reversed(around) if isinstance(n, ast.If)), None)
+    raises, gate = nearest(line.file, line.line, ast.Raise), nearest(line.file, line.line, ast.If)
     if raises is None or gate is None or gate.body[-1] is not raises or gate.orelse:
         return None
     return condition_of(line.file, gate.test)
@@ -72,12 +65,7 @@ def _raised_by(line: Frame) -> Condition | None:
 
 def _tried(handler: Frame) -> range | None:
     """The lines of the `try` that a handler belongs to."""
-    tree = tree_of(handler.file)
-    tries = (
-        [n for n in ast.walk(tree) if isinstance(n, ast.Try) and any(covers(h, handler.line) for h in n.handlers)]
-        if tree is not None
-        else []
-    )
+    tries = [n for n in inside(tree_of(handler.file), ast.Try) if any(covers(h, handler.line) for h in n.handlers)]
     if not tries:
         return None
     body = tries[-1].body
@@ -85,7 +73,7 @@ def _tried(handler: Frame) -> range | None:
 
 
 def _is_in(frame: Frame, handler: Frame, body: range) -> bool:
-    return (frame.file, frame.function) == (handler.file, handler.function) and frame.line in body
+    return is_same_function(frame, handler) and frame.line in body
 
 
 def _under(stack: Iterable[Frame], handler: Frame, body: range) -> list[Frame]:
@@ -131,16 +119,14 @@ def begun_anew(frames: Sequence[Frame], left: Path, frame: Frame, header: int, h
     if depth < 0 or len(left) <= depth or stay[:depth] != left[:depth] or function is None:
         return None
     mine, first = left[depth], min((x.header for x in surroundings(frame.file, header).loops), default=header)
-    if (mine.file, mine.function) != (frame.file, frame.function) or mine.line >= first:
+    if not is_same_function(mine, frame) or mine.line >= first:
         return None
     above = next((f for f in frames[frames.index(frame) + 1 :] if "/torch/" not in f.file), None)
     by = next((d for d in function.decorator_list if _RETRIES.search(ast.unparse(d))), None)
     before = _before(frame)
-    if (
-        above is None
-        or before is None
-        or not (by or (_is_tried(above) and (has_data or above not in stay[: depth - 1])))
-    ):
+    if above is None or before is None:
+        return None
+    if by is None and not (_is_tried(above) and (has_data or above not in stay[: depth - 1])):
         return None
     at = Frame(frame.file, by.lineno, function.name) if by is not None else above
     line = Frame(frame.file, before.lineno, frame.function)
@@ -157,9 +143,8 @@ def _is_tried(at: Frame) -> bool:
 def _before(frame: Frame) -> ast.stmt | None:
     """The simple statement right before the one at a line, in its block."""
     for node in reversed(nodes_around(frame.file, frame.line)):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            at = next((i for i, s in enumerate(block) if covers(s, frame.line)), 0) if isinstance(block, list) else 0
-            if at and isinstance(block, list):
+        for block in blocks_of(node):
+            at = next((i for i, s in enumerate(block) if covers(s, frame.line)), 0)
+            if at:
                 return block[at - 1] if isinstance(block[at - 1], ast.Assign | ast.Expr) else None
     return None

@@ -1,7 +1,7 @@
 """Waits within the program that cannot end, as the source has them: who would end one waits itself, or has left it out.
 
-Each is told by the line in which a thread, task or process stands, and by what the program does around it. Where the source does not show it
-for certain nothing is said.
+Each is told by the line in which a thread, task, process or actor of Ray stands, and by what the program does around it. Where the source does
+not show it for certain nothing is said.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
+from unhang.analyze.callpath import library_above
 from unhang.analyze.locks import blocks_at, held_by, scope_of
-from unhang.analyze.source import frame_at, function_at, loop_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, line_text, tree_of
+from unhang.analyze.source import frame_at, function_at, loop_around, loop_at, nodes_around, surroundings
+from unhang.analyze.trees import Function, calls_on, covers, files_beside, inside, last_name, line_text, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
+_LOCKS = ("Lock", "RLock", "Condition", "Semaphore")
 _ANSWERS = ("write", "send", "sendall", "send_json", "send_bytes", "send_string", "flush", "drain", "put")
 
 
 def _calls_at(path: str, line: int, name: str) -> list[ast.Call]:
     """The calls on a line of a method of that name."""
-    tree = tree_of(path)
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and covers(n, line)] if tree is not None else []
-    return [c for c in found if isinstance(c.func, ast.Attribute) and c.func.attr == name]
+    return [c for c in calls_on(path, line) if isinstance(c.func, ast.Attribute) and c.func.attr == name]
 
 
 def _receiver(call: ast.Call) -> str:
@@ -63,7 +62,7 @@ def queue_at(frame: Frame) -> str:
 
 def puts(thread: ThreadStack) -> bool:
     """Whether a thread waits for room in a queue, at a line of the program."""
-    above = thread.frames[: next((i for i, f in enumerate(thread.frames) if f.is_user), 0)]
+    above = library_above(thread.frames)
     return any(f.function == "put" and f.file.endswith(("/queue.py", "/queues.py")) for f in above)
 
 
@@ -85,14 +84,13 @@ def own_loop(threads: Iterable[ThreadStack]) -> OwnLoop | None:
     for thread in threads:
         above = next((i for i, f in enumerate(thread.frames) if f.file.endswith("/asyncio/base_events.py")), 0)
         mine = user_frames(thread.frames[:above])
-        library = thread.frames[: thread.frames.index(mine[0])] if mine else ()
+        library = library_above(thread.frames[:above])
         is_result = any(f.function == "result" and f.file.endswith("/concurrent/futures/_base.py") for f in library)
         if not is_result or "run_coroutine_threadsafe" not in line_text(mine[0].file, mine[0].line):
             continue
-        i = next(
-            (i for i, f in enumerate(mine) if i and isinstance(function_at(f.file, f.line), ast.AsyncFunctionDef)), 0
-        )
-        if i:
+        is_task = [isinstance(function_at(f.file, f.line), ast.AsyncFunctionDef) for f in mine]
+        if True in is_task[1:]:
+            i = is_task.index(True, 1)
             return OwnLoop(mine[0], mine[i], mine[i - 1].function)
     return None
 
@@ -109,16 +107,12 @@ def forked_lock(place: Frame) -> ForkedLock | None:
     """Of a line at which a forked process waits at a `with`: the lock of the class or module, where that is made in one place."""
     for what in {w for b in blocks_at(place) for w in held_by(b)}:
         scope = scope_of(place, what)
-        sets = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)] if scope is not None else []
-        made = [n for n in sets if what in map(ast.unparse, n.targets) and _is_lock(n.value)]
+        sets = (n for n in inside(scope, ast.Assign) if what in map(ast.unparse, n.targets))
+        made = [n for n in sets if isinstance(n.value, ast.Call) and last_name(n.value.func) in _LOCKS]
         if len(made) == 1 and isinstance(scope, ast.ClassDef | ast.Module):
             at = frame_at(place.file, made[0].lineno)
             return ForkedLock(at, what, ast.unparse(made[0].value))
     return None
-
-
-def _is_lock(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and last_name(value.func) in ("Lock", "RLock", "Condition", "Semaphore")
 
 
 class EndedTask(NamedTuple):
@@ -136,7 +130,7 @@ def ended_task(at: Frame, tasks: Iterable[WaitingTask]) -> EndedTask | None:
     tree, queue = tree_of(at.file), queue_at(at)
     running = {f.function for t in tasks for f in t.frames}
     found = []
-    for node in ast.walk(tree) if tree is not None and queue else ():
+    for node in inside(tree, ast.Assign) if queue else ():
         match node:
             case ast.Assign(targets=[target], value=ast.Call(args=[ast.Call(func=made), *_]) as call):
                 name = last_name(made)
@@ -146,28 +140,24 @@ def ended_task(at: Frame, tasks: Iterable[WaitingTask]) -> EndedTask | None:
 
 
 def _takes_from(tree: ast.AST | None, name: str, queue: str) -> bool:
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef) and n.name == name] if tree else []
-    calls = (n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
+    calls = (c for f in inside(tree, ast.AsyncFunctionDef) if f.name == name for c in inside(f, ast.Call))
     return any(ast.unparse(c.func) == f"{queue}.get" for c in calls)
 
 
 def unread_errors(path: str) -> int:
     """The line at which a file starts a process with a pipe for its errors, where the file reads them nowhere, but to say why it ended; else 0."""
     tree = tree_of(path)
-    nodes = [*ast.walk(tree)] if tree is not None else []
-    at_the_end = {id(n) for r in nodes if isinstance(r, ast.Raise) for n in ast.walk(r)}
-    named = (n for n in nodes if isinstance(n, ast.Attribute) and id(n) not in at_the_end)
+    at_the_end = {id(n) for r in inside(tree, ast.Raise) for n in ast.walk(r)}
+    named = (n for n in inside(tree, ast.Attribute) if id(n) not in at_the_end)
     reads = any(n.attr in ("stderr", "communicate") for n in named)
-    starts = [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == "Popen"]
-    piped = [c for c in starts if any(k.arg == "stderr" and last_name(k.value) == "PIPE" for k in c.keywords)]
-    lines = {k.value.lineno for c in piped for k in c.keywords if k.arg == "stderr"}
+    given = (k for c in inside(tree, ast.Call) if last_name(c.func) == "Popen" for k in c.keywords)
+    lines = {k.value.lineno for k in given if k.arg == "stderr" and last_name(k.value) == "PIPE"}
     return lines.pop() if len(lines) == 1 and not reads else 0
 
 
 def writes_to_child(path: str) -> bool:
     """Whether a file writes to the standard input of a process that it starts."""
-    tree = tree_of(path)
-    parts = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute)] if tree is not None else []
+    parts = inside(tree_of(path), ast.Attribute)
     return any(n.attr in ("write", "close") and last_name(n.value) == "stdin" for n in parts)
 
 
@@ -183,13 +173,12 @@ class ReadLater(NamedTuple):
 
 def read_later(join: Frame) -> ReadLater | None:
     """Of a parent's line that waits for processes: what it takes out of a queue further down in the function."""
-    function = function_at(join.file, join.line)
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    calls = inside(function_at(join.file, join.line), ast.Call)
     here = [c for c in calls if covers(c, join.line) and last_name(c.func) in ("spawn", "start_processes", "join")]
     gets = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "get" and c.lineno > join.line]
     gets = [c for c in gets if not c.args or isinstance(c.args[0], ast.Constant)]
     queues = {_receiver(c) for c in gets}
-    if function is None or not here or len(queues) != 1:
+    if not here or len(queues) != 1:
         return None
     inner = [n for n in nodes_around(join.file, gets[0].lineno) if isinstance(n, ast.Expr | ast.Assign)]
     statement = ast.unparse(inner[-1]) if inner else f"taken.append({ast.unparse(gets[0])})"
@@ -210,12 +199,10 @@ class NotReleased(NamedTuple):
 @lru_cache(maxsize=64)
 def not_released(path: str, line: int) -> NotReleased | None:
     """Of a line that waits for a lock: where the same function or class gives one back only if what it did did not raise."""
-    tree = tree_of(path)
     waits = [c for name in ("wait", "acquire") for c in _calls_at(path, line, name)]
     whats = {_receiver(c) for c in waits} or {w for b in blocks_at(Frame(path, line, "")) for w in held_by(b)}
-    for what in whats if tree is not None else ():
-        scope = scope_of(Frame(path, line, ""), what)
-        for node in ast.walk(scope) if scope is not None else ():
+    for what in whats:
+        for node in inside(scope_of(Frame(path, line, ""), what), ast.AST):
             for block in (getattr(node, name, None) for name in ("body", "orelse")):
                 if isinstance(block, list) and (found := _without_finally(path, block, what, node)):
                     return found
@@ -267,10 +254,8 @@ def _skips_answer(head: Frame) -> Iterator[Unanswered]:
     answers = [s for s in loop.body if _answers(s)] if loop is not None else []
     ways = ways_past(head.file, loops[-1], answers[0].lineno) if answers else ()
     for way in ways:
-        tests = (
-            [n for n in ast.walk(loop) if isinstance(n, ast.If) and n.lineno == way.line] if loop is not None else []
-        )
-        if way.goes_on and not any(isinstance(n, ast.stmt) and _answers(n) for t in tests for n in ast.walk(t)):
+        tests = [n for n in inside(loop, ast.If) if n.lineno == way.line]
+        if way.goes_on and not any(_answers(s) for t in tests for s in inside(t, ast.stmt)):
             yield Unanswered(head, way, "\n".join(map(ast.unparse, answers)))
 
 
@@ -281,3 +266,133 @@ def _answers(statement: ast.stmt) -> bool:
         ):
             return name in _ANSWERS
     return False
+
+
+class ActorCircle(NamedTuple):
+    """An actor's method waits at `wait` for a method of another one, which asks at `back` for `asked` of the first: its class, `actor`, at line `at`."""
+
+    wait: Frame
+    back: Frame
+    asked: str
+    actor: str
+    decorator: str
+    at: Frame
+
+
+def actor_circle(wait: Frame) -> ActorCircle | None:
+    """Of a line of an actor of Ray that waits for another actor: where that one waits for the first, by the source."""
+    nodes = nodes_around(wait.file, wait.line)
+    mine = next((n for n in nodes if isinstance(n, ast.ClassDef)), None)
+    statement = next((n for n in reversed(nodes) if isinstance(n, ast.stmt)), None)
+    decorator = _remote(mine) if mine is not None and _asked_of_actors(statement) else None
+    if mine is None or decorator is None or "max_concurrency" in ast.unparse(decorator):
+        return None
+    for path in files_beside(wait.file):
+        for other in inside(tree_of(path), ast.ClassDef):
+            is_other = other is not mine and _remote(other)
+            asks = _asks_back(other, _asked_of_actors(statement), {*_methods_of(mine)}) if is_other else None
+            if asks is not None:
+                back, line = asks
+                at = Frame(wait.file, decorator.lineno, mine.name)
+                return ActorCircle(wait, Frame(path, line, other.name), back, mine.name, ast.unparse(decorator), at)
+    return None
+
+
+def _asks_back(actor: ast.ClassDef, asked: set[str], own: set[str]) -> tuple[str, int] | None:
+    """(the method, the line) by which one of an actor's methods `asked`, or one that it calls, waits for a method of `own`."""
+    methods = _methods_of(actor)
+    reached = [f for name in sorted(asked & methods.keys()) for f in _reached(methods, name)]
+    calls = (c for f in reached for c in inside(f, ast.Call))
+    return next(((min(back), c.lineno) for c in calls if (back := own & _asked_of_actors(c))), None)
+
+
+def _asked_of_actors(node: ast.AST | None) -> set[str]:
+    """The methods of actors whose results a statement waits for: `x` of `ray.get(self.a.x.remote())`."""
+    gets = (c for c in inside(node, ast.Call) if ast.unparse(c.func) == "ray.get")
+    asked = (n.value for g in gets for n in inside(g, ast.Attribute) if n.attr == "remote")
+    return {n.attr for n in asked if isinstance(n, ast.Attribute)}
+
+
+def asks_ray(frame: Frame) -> bool:
+    """Whether a line waits for Ray, or asks something of an actor."""
+    calls = calls_on(frame.file, frame.line)
+    return any(ast.unparse(c.func) in ("ray.get", "ray.wait") or last_name(c.func) == "remote" for c in calls)
+
+
+def polls_ray(frame: Frame | None) -> bool:
+    """Whether the loop around a line asks Ray for another answer in each of its rounds."""
+    return frame is not None and bool(_asked_of_actors(loop_around(frame.file, frame.line)))
+
+
+class Forgetful(NamedTuple):
+    """An actor that may be started again, without what it had: its class at `at`. `handed`: the statement before a loop that told it something."""
+
+    actor: str
+    decorator: str
+    at: Frame
+    handed: str
+
+
+def forgetful_actor(frame: Frame) -> Forgetful | None:
+    """The actor that the loop around a line asks again and again, if Ray may start it anew, and it was told something once, before the loop."""
+    loop, function = loop_around(frame.file, frame.line), function_at(frame.file, frame.line)
+    asked = _asked_of_actors(loop)
+    if loop is None or function is None or not asked:
+        return None
+    for path in files_beside(frame.file):
+        for actor in inside(tree_of(path), ast.ClassDef):
+            decorator, own = _remote(actor), {*_methods_of(actor)}
+            if decorator is None or not asked <= own or not _is_restarted(decorator):
+                continue
+            told = [x for x in function.body if x.lineno < loop.lineno and _asked_of_actors(x) & own]
+            if told:
+                at = Frame(path, decorator.lineno, actor.name)
+                return Forgetful(actor.name, ast.unparse(decorator), at, ast.unparse(told[-1]))
+    return None
+
+
+def named_actor(frame: Frame) -> tuple[Frame, str] | None:
+    """(line, call) of the one actor that a program names and that ends with its maker's handle, where the loop around a line looks for actors by name."""
+    if not any(last_name(c.func) == "get_actor" for c in inside(loop_around(frame.file, frame.line), ast.Call)):
+        return None
+    calls = ((path, c) for path in files_beside(frame.file) for c in inside(tree_of(path), ast.Call))
+    made = [(path, c, {k.arg for k in c.keywords}) for path, c in calls if last_name(c.func) == "options"]
+    own = [(path, c) for path, c, given in made if "name" in given and not given & {"lifetime", "get_if_exists", None}]
+    return (Frame(own[0][0], own[0][1].lineno, ""), ast.unparse(own[0][1])) if len(own) == 1 else None
+
+
+def _is_restarted(decorator: ast.expr) -> bool:
+    given = {k.arg: ast.unparse(k.value) for k in getattr(decorator, "keywords", ())}
+    return given.get("max_restarts", "0") != "0"
+
+
+def method_of(path: str, call: str) -> Frame | None:
+    """Where a call such as `Board.newer_than` waits first, in a file or one beside it: its first `await`, else where it begins."""
+    owner, _, name = call.rpartition(".")
+    for file in files_beside(path) if owner else ():
+        for actor in inside(tree_of(file), ast.ClassDef):
+            if actor.name == owner and (method := _methods_of(actor).get(name)):
+                awaits = sorted(n.lineno for n in inside(method, ast.Await))
+                return Frame(file, awaits[0] if awaits else method.lineno, name)
+    return None
+
+
+def _remote(node: ast.ClassDef) -> ast.expr | None:
+    return next((d for d in node.decorator_list if ast.unparse(d).startswith("ray.remote")), None)
+
+
+def _methods_of(actor: ast.ClassDef) -> dict[str, Function]:
+    return {f.name: f for f in actor.body if isinstance(f, Function)}
+
+
+def _reached(methods: dict[str, Function], name: str) -> list[ast.AST]:
+    """A method and those of the same object that it calls."""
+    found: dict[str, ast.AST] = {}
+    todo = [name]
+    while todo:
+        one = todo.pop()
+        if one in methods and one not in found:
+            found[one] = methods[one]
+            calls = (c.func for c in inside(methods[one], ast.Call))
+            todo += [f.attr for f in calls if isinstance(f, ast.Attribute) and ast.unparse(f.value) == "self"]
+    return list(found.values())

@@ -6,7 +6,6 @@ does a kernel launch, where too many are under way, and each operation of torch 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from unhang.analyze.activity import (
     own_code,
 )
 from unhang.analyze.source import surroundings
+from unhang.analyze.streams import ident_of
 from unhang.analyze.trees import line_text
 from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
@@ -45,10 +45,8 @@ def waits_there(case: Case, rank: int) -> bool:
 
 def _is_open(case: Case, rank: int) -> npt.NDArray[np.bool_]:
     """`[N]`: which of a rank's recorded calls are not done."""
-    found: npt.NDArray[np.bool_] = ~np.isin(
-        case.calls["state"][case.calls.rank_rows(rank)], (CallState.COMPLETED, CallState.FAILED)
-    )
-    return found
+    states = case.calls["state"][case.calls.rank_rows(rank)]
+    return np.isin(states, (CallState.COMPLETED, CallState.FAILED), invert=True)
 
 
 def runs_without_gil(stack: ThreadStack | None) -> bool:
@@ -64,7 +62,6 @@ def synchronizes(stack: ThreadStack) -> bool:
 
 
 _LAST_CALLS = 8
-_IDENT = re.compile(r"(\d{6,})$")
 _THREAD_BEGINS = ("_bootstrap", "_bootstrap_inner")
 _MOST_THREADS = 4
 _FOLLOWED = ("thread", "result", "queue")
@@ -158,11 +155,11 @@ def _caller(case: Case, rank: int, edge: WaitEdge) -> tuple[int | None, bool]:
     if group is None or edge.kind != "collective":
         return None, False
     calls = [table.call(int(row)) for row in table.rows(rank=rank, group=group)[-_LAST_CALLS:]]
-    idents = {m[1] if (m := _IDENT.search(c.thread)) else "" for c in calls}
-    if len(idents) != 1 or "" in idents:
+    ident, *others = {ident_of(c.thread) for c in calls} or {None}
+    if ident is None or others:
         return None, False
     frames = next((c.frames for c in calls if c.frames), ())
-    return int(idents.pop()), bool(frames) and frames[-1].function in _THREAD_BEGINS
+    return ident, bool(frames) and frames[-1].function in _THREAD_BEGINS
 
 
 def _followed(

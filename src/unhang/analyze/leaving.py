@@ -9,11 +9,12 @@ from itertools import chain
 
 from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
-from unhang.analyze.all_wait import all_meet_by_files
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.by_kind import grouped
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.open_calls import all_meet_by_files
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.polling import asks_store
 from unhang.analyze.rounds import guards_in, loop_that_differs
@@ -58,9 +59,9 @@ class EndedBefore:
     @property
     def odd(self) -> tuple[int, ...]:
         """Those who went another way: by a condition on the rank, or since fewer wait than have ended; else nobody."""
-        return (
-            self.by_condition.odd if self.by_condition else self.waiting if len(self.waiting) < len(self.ended) else ()
-        )
+        if self.by_condition:
+            return self.by_condition.odd
+        return self.waiting if len(self.waiting) < len(self.ended) else ()
 
     @property
     def shows_a_call(self) -> bool:
@@ -89,9 +90,8 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     """
     if any(e.targets for e in s.waits.edges):
         return ()
-    ending = tuple(
-        r for r, a in s.activities.items() if a.kind == "shutdown" and s.case.ranks[r].main_stack is not None
-    )
+    in_shutdown = (r for r, a in s.activities.items() if a.kind == "shutdown")
+    ending = tuple(r for r in in_shutdown if s.case.ranks[r].main_stack is not None)
     ended = {e.rank for e in early_leavers(s.case) if e.exit and not e.exit.code}
     alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
     if ending or not alone or not ended.union(alone).issuperset(s.case.world):
@@ -221,12 +221,9 @@ def parted_with_exception(s: Situation) -> Parted | None:
     d = s.divergence
     concerned = {*d.odd, *(() if d.has_majority else d.reference)} if d else {r for c in s.waits.cycles for r in c}
     late = {r.rank for r in s.late} if d is None else set()
-    found: dict[tuple[str, Frame | None], list[int]] = {}
-    for rank, evidence in s.case.ranks.items():
-        error = evidence.held
-        if error is not None and not is_communication_error(error) and user_frames(error.frames):
-            found.setdefault((error.type, user_frames(error.frames)[0]), []).append(rank)
-    for ranks in found.values():
+    held = ((rank, e.held) for rank, e in s.case.ranks.items() if e.held and not is_communication_error(e.held))
+    raised = ((e.type, user_frames(e.frames)[:1], rank) for rank, e in held)
+    for ranks in grouped(((kind, line), rank) for kind, line, rank in raised if line).values():
         error = s.case.ranks[ranks[0]].held
         is_apart = all(r in concerned or (r in late and _is_on_its_way(s, r)) for r in ranks)
         if error and is_apart and 2 * len(ranks) <= len(s.case.world) and not any(_goes_on_there(s, r) for r in ranks):
@@ -272,7 +269,7 @@ def caught_in_circle(s: Situation) -> Parted | None:
 
 def passes(path: Path, frame: Frame) -> bool:
     """Whether a path leads through the function of a frame."""
-    return any((f.file, f.function) == (frame.file, frame.function) for f in path)
+    return any(is_same_function(f, frame) for f in path)
 
 
 def _matters(s: Situation, error: RaisedError) -> bool:
@@ -300,10 +297,13 @@ def made_other_rounds(s: Situation) -> bool:
         return False
     if d is None:
         return ended_in_loop(s) is not None or left_transfers(s) is not None
-    is_of_another_kind = (
-        is_dispatch_race(d) or is_thread_race(s, d) or swallowed_by(s, d.odd) or parted_with_exception(s)
-    )
-    if is_of_another_kind or (s.primary_failure is not None and s.primary_failure.kind == "exception"):
+    was_led = swallowed_by(s, d.odd) or parted_with_exception(s)
+    if (
+        is_dispatch_race(d)
+        or is_thread_race(s, d)
+        or was_led
+        or (s.primary_failure is not None and s.primary_failure.kind == "exception")
+    ):
         return False
     return d.left_loop is not None or exhausted_by(s, d) is not None or left_framework(s) is not None
 
@@ -350,9 +350,9 @@ def made_as_often(s: Situation, rank: int, stuck: StuckCollective) -> bool:
     """Whether a missing rank has made the call as often as those that wait in it: they made another one more, before."""
     calls = [stuck.calls[r] for r in stuck.waiting if stuck.calls[r].frames]
     is_whole = s.case.calls.wrapped_ranks.isdisjoint({rank, *stuck.waiting})
-    return (
-        bool(calls) and is_whole and all(_times(s, rank, c) >= _times(s, c.rank, c) > 0 for c in calls[:_MOST_COMPARED])
-    )
+    if not calls or not is_whole:
+        return False
+    return all(_times(s, rank, c) >= _times(s, c.rank, c) > 0 for c in calls[:_MOST_COMPARED])
 
 
 def _shared_loop(
@@ -362,7 +362,7 @@ def _shared_loop(
     mine, theirs = user_path(waiting.frames), user_path(last.frames)
     gone: list[tuple[Frame, Loop]] = []
     for a, b in zip(mine, theirs, strict=False):
-        if (a.file, a.function) != (b.file, b.function):
+        if not is_same_function(a, b):
             break
         gone[:0] = ((a, loop) for loop in reversed(surroundings(a.file, a.line).loops) if b.line in loop)
         if a.line != b.line:

@@ -8,14 +8,23 @@ from itertools import combinations
 from typing import NamedTuple
 
 from unhang.analyze.activity import in_communication
-from unhang.analyze.bindings import last_name, parameters_of
-from unhang.analyze.source import function_at, nodes_around
-from unhang.analyze.trees import covers, files_beside, imports_beside, tree_of
+from unhang.analyze.by_kind import grouped
+from unhang.analyze.source import function_at, nearest, nodes_around
+from unhang.analyze.trees import (
+    Function,
+    covers,
+    files_beside,
+    functions_in,
+    imports_beside,
+    inside,
+    last_name,
+    parameters_of,
+    tree_of,
+)
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
 _BLOCK = (ast.With, ast.AsyncWith)
-FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOCKS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
 
 
@@ -23,10 +32,9 @@ def scope_of(frame: Frame, text: str) -> ast.AST | None:
     """What has the thing that a line names: the class for `self.x`, the file for a name that no function binds."""
     nodes = nodes_around(frame.file, frame.line)
     if text.startswith("self."):
-        return next((n for n in reversed(nodes) if isinstance(n, ast.ClassDef)), None)
-    functions = [n for n in nodes if isinstance(n, FUNCTION)]
-    bound = {a.arg for f in functions for a in ast.walk(f) if isinstance(a, ast.arg)}
-    bound |= {n.id for f in functions for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        return nearest(frame.file, frame.line, ast.ClassDef)
+    functions = [n for n in nodes if isinstance(n, Function)]
+    bound = {a.arg for f in functions for a in inside(f, ast.arg)} | {name for f in functions for name in _set_in(f)}
     return nodes[0] if nodes and text.partition(".")[0] not in bound else next(iter(functions), None)
 
 
@@ -80,7 +88,7 @@ def held_by(block: ast.With | ast.AsyncWith) -> set[str]:
 
 def may_be_held_twice(scope: ast.AST, what: str) -> bool:
     """Whether it is made as a lock that its holder may take again; a condition is one, too."""
-    made = [n.value for n in ast.walk(scope) if isinstance(n, ast.Assign) and what in map(ast.unparse, n.targets)]
+    made = [n.value for n in inside(scope, ast.Assign) if what in map(ast.unparse, n.targets)]
     return not made or any(isinstance(v, ast.Call) and last_name(v.func) in ("RLock", "Condition") for v in made)
 
 
@@ -201,8 +209,8 @@ def _of_item(frame: Frame, block: ast.With | ast.AsyncWith, node: ast.expr) -> I
             yield Held(lock, frame, block.lineno, ast.unparse(node), False)
         return
     for path, function in _functions_named(frame.file, last_name(node.func)):
-        gives = next((n for n in ast.walk(function) if isinstance(n, ast.Yield)), None)
-        for inner in blocks_around(Frame(path, gives.lineno, function.name)) if gives is not None else ():
+        gives = inside(function, ast.Yield)[:1]
+        for inner in (b for n in gives for b in blocks_around(Frame(path, n.lineno, function.name))):
             at = Frame(path, inner.lineno, function.name)
             locks = (_kept_at(at, i.context_expr) for i in inner.items)
             yield from (Held(x, frame, block.lineno, ast.unparse(node), True) for x in locks if x)
@@ -210,16 +218,14 @@ def _of_item(frame: Frame, block: ast.With | ast.AsyncWith, node: ast.expr) -> I
 
 def _calls_of(frame: Frame, name: str) -> list[ast.Call]:
     """The calls of a method of that name in the function of a line."""
-    function = function_at(frame.file, frame.line)
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    calls = inside(function_at(frame.file, frame.line), ast.Call)
     return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == name]
 
 
 def _kept_at(frame: Frame, node: ast.expr) -> Lock | None:
     """Where the lock is kept that an expression names; None where the source does not show it for certain."""
-    nodes = nodes_around(frame.file, frame.line)
-    functions = [n for n in nodes if isinstance(n, FUNCTION)]
-    owner = next((n for n in reversed(nodes) if isinstance(n, ast.ClassDef)), None)
+    functions = [n for n in nodes_around(frame.file, frame.line) if isinstance(n, Function)]
+    owner = nearest(frame.file, frame.line, ast.ClassDef)
     match node:
         case ast.Attribute(value=ast.Name(id="self")) if owner is not None:
             return Lock(frame.file, owner.name, node.attr)
@@ -232,35 +238,30 @@ def _kept_at(frame: Frame, node: ast.expr) -> Lock | None:
         case ast.Name(id=name):
             if any(name in parameters_of(f) for f in functions):
                 return None
-            maker = next((f for f in functions if _makes(f, name)), None)
+            maker = next((f for f in functions if name in _set_in(f)), None)
             return Lock(imports_beside(frame.file).get(name, frame.file), maker.name if maker else "", name)
     return None
 
 
-def _makes(function: ast.AST, name: str) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(function))
+def _set_in(function: ast.AST) -> set[str]:
+    """The variables that a function sets."""
+    return {n.id for n in inside(function, ast.Name) if isinstance(n.ctx, ast.Store)}
 
 
 def _class_of(name: str, path: str) -> Lock | None:
     """The one class of the program that makes a lock as `self.name`."""
     found = set()
     for file in files_beside(path):
-        tree = tree_of(file)
-        for owner in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
-            sets = [
-                n
-                for n in ast.walk(owner)
-                if isinstance(n, ast.Assign) and f"self.{name}" in map(ast.unparse, n.targets)
-            ]
+        for owner in inside(tree_of(file), ast.ClassDef):
+            sets = [n for n in inside(owner, ast.Assign) if f"self.{name}" in map(ast.unparse, n.targets)]
             if any(isinstance(n.value, ast.Call) and last_name(n.value.func) in _LOCKS for n in sets):
                 found.add(Lock(file, owner.name, name))
     return found.pop() if len(found) == 1 else None
 
 
-def _functions_named(path: str, name: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _functions_named(path: str, name: str) -> list[tuple[str, Function]]:
     """The one function of that name in the program, which a `with` goes through."""
-    trees = [(file, tree) for file in files_beside(path) if (tree := tree_of(file)) is not None]
-    found = [(file, n) for file, tree in trees for n in ast.walk(tree) if isinstance(n, FUNCTION) and n.name == name]
+    found = [(file, f) for file in files_beside(path) for f in functions_in(tree_of(file)) if f.name == name]
     found = [x for x in found if any("contextmanager" in ast.unparse(d) for d in x[1].decorator_list)]
     return found if len(found) == 1 else []
 
@@ -268,24 +269,17 @@ def _functions_named(path: str, name: str) -> list[tuple[str, ast.FunctionDef | 
 def _is_last(held: Held) -> bool:
     """Whether the line at which the thread stands is the end of the block that took the lock."""
     nodes = nodes_around(held.at.file, held.at.line)
-    inner = nodes[
-        next((i for i, n in enumerate(nodes) if isinstance(n, _BLOCK) and n.lineno == held.since), len(nodes)) :
-    ]
+    at = (i for i, n in enumerate(nodes) if isinstance(n, _BLOCK) and n.lineno == held.since)
+    inner = nodes[next(at, len(nodes)) :]
     bodies = [b for n in inner for name in ("body", "orelse") if isinstance(b := getattr(n, name, None), list) and b]
     around = [b for b in bodies if any(covers(s, held.at.line) for s in b)]
-    return (
-        bool(around)
-        and all(covers(b[-1], held.at.line) for b in around)
-        and not any(isinstance(n, ast.For | ast.While | ast.Try) for n in inner)
-    )
+    is_end = bool(around) and all(covers(b[-1], held.at.line) for b in around)
+    return is_end and not any(isinstance(n, ast.For | ast.While | ast.Try) for n in inner)
 
 
 def held_by_parent(tasks: Sequence[WaitingTask]) -> HeldTwice | None:
     """The first task that waits at a `with` for what another one has by a `with` while it awaits that task."""
-    parents: dict[str, list[WaitingTask]] = {}
-    for task in tasks:
-        for name in task.awaits:
-            parents.setdefault(name, []).append(task)
+    parents = grouped((name, task) for task in tasks for name in task.awaits)
     for task in tasks:
         frames = user_frames(task.frames)
         above = [f for p in _above(task, parents) for f in user_frames(p.frames)] if frames else []
@@ -329,7 +323,7 @@ def lost_notice(frame: Frame) -> LostNotice | None:
 
 
 def _notifies(block: ast.AST, what: str) -> bool:
-    calls = (n.func for n in ast.walk(block) if isinstance(n, ast.Call))
+    calls = (c.func for c in inside(block, ast.Call))
     return any(last_name(f) in ("notify", "notify_all") and ast.unparse(f).startswith(f"{what}.") for f in calls)
 
 
@@ -347,9 +341,9 @@ def _told_by(statement: ast.stmt) -> str:
 
 def kept_block(frames: Sequence[Frame], taken: Frame) -> tuple[Frame, int, str] | None:
     """(where a stack stands in it, its line, its head) of the `with` that has the lock on a file which another process takes at `taken`."""
-    function, nodes = function_at(taken.file, taken.line), nodes_around(taken.file, taken.line)
+    function, around = function_at(taken.file, taken.line), nearest(taken.file, taken.line, ast.ClassDef)
     is_enter = function is not None and function.name in ("__enter__", "acquire")
-    owner = next((n.name for n in reversed(nodes) if isinstance(n, ast.ClassDef)), "") if is_enter else ""
+    owner = around.name if around is not None and is_enter else ""
     for frame in user_frames(tuple(frames)):
         for block in reversed(blocks_around(frame)):
             for item in (i.context_expr for i in block.items):
@@ -365,13 +359,9 @@ _LOCKS_FILE = ("flock", "lockf", "FileLock")
 def locked_above(frames: Sequence[Frame]) -> tuple[Frame, int] | None:
     """Of a stack that waits for the lock on a file which its own process has: (the caller that took it, the line at which it did)."""
     for frame in user_frames(tuple(frames))[1:]:
-        function = function_at(frame.file, frame.line)
-        calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
-        taken = [
-            c.lineno
-            for c in calls
-            if last_name(c.func) in _LOCKS_FILE and c.lineno < frame.line and "LOCK_UN" not in ast.unparse(c)
-        ]
+        calls = inside(function_at(frame.file, frame.line), ast.Call)
+        before = [c for c in calls if last_name(c.func) in _LOCKS_FILE and c.lineno < frame.line]
+        taken = [c.lineno for c in before if "LOCK_UN" not in ast.unparse(c)]
         if taken:
             return frame, max(taken)
     return None

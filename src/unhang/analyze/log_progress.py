@@ -64,7 +64,7 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
     last = bars[-1]
     if any(e.order == last.order for e in events.of("learn.")):
         return None
-    done, ran_s = last.number("done"), elapsed_s(last) if last["elapsed"] else None
+    done, ran_s = last.number("done"), elapsed_s(last)
     if ran_s is None or ran_s < _ALMOST * limit_s:
         return None
     counts_more = done is not None and position is not None and done > _CLEARLY * position
@@ -90,7 +90,7 @@ def preparing_bar(events: Events, limit_s: int) -> LogEvent | None:
     last, names = bars[-1], [bar_name(e) for e in bars]
     counts = [e.number("done") or 0 for e, name in zip(bars, names, strict=True) if name == names[-1]]
     is_alone = all(a <= b for a, b in pairwise(counts))
-    ran_s = elapsed_s(last) if last["elapsed"] else None
+    ran_s = elapsed_s(last)
     if ran_s is not None and ran_s < _HALF * limit_s and (_seconds(last["left"]) or 0) < limit_s:
         return None
     is_of_all = any(OF_ALL.search(name) or not name.strip() for name in names) or _LOADING.search(last.text)
@@ -287,18 +287,14 @@ def slower(events: Events) -> Slower | None:
 
 def starved(events: Events) -> Starved | None:
     """The last steps that print how long they took and how long their data let them wait, if that is most of it."""
-    known = [
-        (e, data, whole) for e in events.of("pace.split") if (data := _real(e["data"])) and (whole := _real(e["step"]))
-    ]
-    last = known[1:][-2 * _FEW :]
+    told = ((e, _real(e["data"]), _real(e["step"])) for e in events.of("pace.split"))
+    last = [x for x in told if x[1] and x[2]][1:][-2 * _FEW :]
     if len(last) < _FEW or any(data < _WAITS_SHARE * whole or data > whole for _, data, whole in last):
         return None
     step_s = median(whole for *_, whole in last)
-    return (
-        Starved(median(data for _, data, _ in last), step_s, tuple(e for e, *_ in last))
-        if step_s >= _SLOW_STEP_S
-        else None
-    )
+    if step_s < _SLOW_STEP_S:
+        return None
+    return Starved(median(data for _, data, _ in last), step_s, tuple(e for e, *_ in last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +339,7 @@ def _bars(events: Events) -> list[list[LogEvent]]:
     bars: dict[tuple[int | None, str, str], list[list[LogEvent]]] = {}
     for event in events.of("progress.bar"):
         done = event.number("done")
-        if done is None or not event["elapsed"] or elapsed_s(event) is None:
+        if done is None or elapsed_s(event) is None:
             continue
         drawn = bars.setdefault((event.rank, event["total"], bar_name(event)[-60:]), [[]])
         if drawn[-1] and (drawn[-1][-1].number("done") or 0) > done:

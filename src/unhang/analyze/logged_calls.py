@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from unhang.analyze.by_kind import Events
+from unhang.analyze.by_kind import Events, grouped
 from unhang.model import LogEvent
 from unhang.model.evidence import MAX_DIGITS
 from unhang.model.lazy_pattern import lazy_pattern
@@ -167,10 +167,7 @@ class Watchdogs:
     @cached_property
     def behind(self) -> tuple[int, Sequence[GroupCounters], Sequence[GroupCounters]]:
         """(by how many calls, the ranks that are behind, the others) in the first group in which most agree; by 0 if none is."""
-        groups: dict[str, list[GroupCounters]] = {}
-        for counters in self.counters:
-            groups.setdefault(counters.group, []).append(counters)
-        for known in groups.values():
+        for known in grouped((counters.group, counters) for counters in self.counters).values():
             (most, count), *_ = Counter(c.enqueued for c in known).most_common()
             late = [c for c in known if c.enqueued < most and c.completed in (None, c.enqueued)]
             if late and count > len(late) and count + len(late) == len(known):

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from unhang.analyze.bindings import (
+from unhang.analyze.rank_names import kind_of_name
+from unhang.analyze.trees import (
     Bound,
     Function,
     Scopes,
     argument_of,
+    blocks_of,
     file_of,
+    imports_beside,
     is_local_namesake,
     last_name,
     parameters_of,
+    tree_of,
 )
-from unhang.analyze.rank_names import kind_of_name
-from unhang.analyze.trees import imports_beside, tree_of
 from unhang.model.lazy_pattern import lazy_pattern
 
 SAME, OPEN, OWN = 0, 1, 2
@@ -329,9 +331,8 @@ def _returns(
                 continue
             case _:
                 asks = (s.test,) if isinstance(s, ast.If | ast.While) else (s.iter,) if isinstance(s, ast.For) else ()
-                for block in (getattr(s, n, None) for n in ("body", "orelse", "finalbody")):
-                    if isinstance(block, list):
-                        yield from _returns(block, (*tests, *asks))
+                for block in blocks_of(s):
+                    yield from _returns(block, (*tests, *asks))
                 for handler in getattr(s, "handlers", ()):
                     yield from _returns(handler.body, (*tests, _CAUGHT))
 

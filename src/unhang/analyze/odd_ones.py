@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.going_on import may_wait, missing_by_lines, silent_ranks
-from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
+from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.attempts import is_last_word
 
@@ -65,11 +66,8 @@ def told_its_end(s: Situation) -> Told | None:
     if first is None or not waited:
         return None
     is_0 = s.watchdogs.all_but_0_of(s.case.job.world_size) and 0 not in may_wait(s)
-    said: dict[int, list[OwnLine]] = {}
-    for x in own_lines(s):
-        rank = x.rank if x.rank is not None else 0 if is_0 else None
-        if rank is not None and x.order < first.order:
-            said.setdefault(rank, []).append(x)
+    before = ((0 if is_0 and x.rank is None else x.rank, x) for x in own_lines(s) if x.order < first.order)
+    said = grouped((rank, x) for rank, x in before if rank is not None)
     ends = {r: found for r, lines in said.items() if (found := _end_among(s, lines)) is not None}
     if len(ends) != 1 or set(ends) & (waited | may_wait(s)):
         return None
@@ -157,12 +155,10 @@ def unlike_of_the_odd(s: Situation) -> Sequence[OwnLine]:
     odd = set(odd_in_calls(s))
     if not odd:
         return ()
-    told: dict[str, dict[int, OwnLine]] = {}
-    for rank, lines in by_rank(before_the_wait(s)).items():
-        for x in lines:
-            told.setdefault(x.words, {})[rank] = x
     world = s.case.job.world_size or max(max(odd), *s.watchdogs.ranks) + 1
-    found = [list(x.values()) for x in told.values() if len(x) == world and _sets_apart(x, odd)]
+    told = by_words(by_rank(before_the_wait(s))).values()
+    last = ({r: lines[-1] for r, lines in x.items()} for x in told if len(x) == world)
+    found = [list(x.values()) for x in last if _sets_apart(x, odd)]
     return max(found, key=lambda lines: max(x.order for x in lines), default=())
 
 

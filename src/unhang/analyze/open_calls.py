@@ -1,11 +1,19 @@
-"""Calls that do not complete although every member has issued them; and the call that a silent rank should have made."""
+"""Calls that do not complete although every member is in them, and the call that a silent rank should have made.
+
+Also what a call may be by its number of elements, and waits that all ranks share outside of the recorded calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
+from unhang.analyze.activity import RESULT_OF_RAY, Activity
 from unhang.analyze.align import members_of
+from unhang.analyze.by_kind import grouped
+from unhang.analyze.host_waits import polls_ray
+from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
 from unhang.model import CallState, CollectiveCall, CollectiveTable, WaitEdge
 from unhang.numeric import np
@@ -42,12 +50,12 @@ def in_flight(s: Situation) -> tuple[InFlight, ...]:
 
 def _stalled(s: Situation) -> Iterable[InFlight]:
     """One for each call that is the next one of devices that stand still."""
-    ranks: dict[tuple[int, ...], list[int]] = {}
     table, frozen = s.case.calls, s.recorded.frozen.devices
     rows = {rank: frozen[rank] if rank in frozen else s.recorded.fronts[rank][0] for rank in s.recorded.stalled}
-    for rank, row in sorted(rows.items()):
-        key = (int(table["group"][row]), int(table["seq"][row]), *([rank] if table["is_p2p"][row] else []))
-        ranks.setdefault(key, []).append(rank)
+    places = (
+        (rank, *(table[name].item(row) for name in ("group", "seq", "is_p2p"))) for rank, row in sorted(rows.items())
+    )
+    ranks = grouped(((group, seq, rank if is_p2p else None), rank) for rank, group, seq, is_p2p in places)
     for (group, *_), behind in ranks.items():
         how = FROZEN if behind[0] in frozen else STALLED
         yield InFlight(table.call(rows[behind[0]]), members_of(s.index, group), tuple(behind), how)
@@ -118,3 +126,84 @@ def awaited_call(
             if best is None or key < best[0]:
                 best = key, call
     return best[1] if best else None
+
+
+_MOST_CALLS, _MOST_NAMES, _LEAST_WIDTH = 64, 3, 64
+CPU_GENERATOR = 5056  # bytes of torch.get_rng_state()
+
+
+def waiting_counts(s: Situation) -> tuple[int, ...]:
+    """The numbers of elements of the calls that did not complete, each once."""
+    logged = [n for wait in s.watchdogs.timed_out for n in (wait.numel_in, wait.numel_out) if n]
+    table = s.case.calls
+    rows = np.nonzero(table["state"] != CallState.COMPLETED)[0][:_MOST_CALLS] if len(table) else ()
+    calls = [prod(sizes) for row in rows for sizes in table.call(int(row)).in_sizes]
+    return tuple(dict.fromkeys(n for n in (*logged, *calls) if n > 1))
+
+
+def named(count: int, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """What a call of so many elements may be, by the model's shapes; "" where nothing fits. More than one thing may have the size."""
+    found = list(_alike(count, shapes))
+    return f"{count:,} elements: {'; or '.join(found)}" if found else ""
+
+
+def _alike(count: int, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    equal = [name for name, sizes in shapes.items() if prod(sizes) == count]
+    if equal:
+        sizes = " x ".join(f"{n:,}" for n in shapes[equal[0]])
+        more = f" and {len(equal) - _MOST_NAMES} more" if len(equal) > _MOST_NAMES else ""
+        yield f"{', '.join(f'`{name}`' for name in equal[:_MOST_NAMES])}{more} ({sizes})"
+    if count == len(shapes):
+        yield f"one number for each of the {count} tensors, as in DDP's map of used parameters"
+    if count == CPU_GENERATOR:
+        yield "the state of torch's random generator on the processor"
+    if not equal:
+        yield from _bucket(count, shapes)
+        yield from _rows(count, shapes)
+
+
+def _bucket(count: int, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """The one run of neighbouring tensors with that sum: DDP fills its buckets from the last parameter to the first."""
+    names = list(shapes)[::-1]
+    ends = np.cumsum([0, *(prod(shapes[name]) for name in names)])
+    starts = np.searchsorted(ends, ends + count)
+    runs = [(i, int(j)) for i, j in enumerate(starts) if j < len(ends) and ends[j] == ends[i] + count and j > i + 1]
+    if len(runs) == 1:
+        first, last = names[runs[0][0]], names[runs[0][1] - 1]
+        yield f"a bucket of DDP, the gradients from `{first}` to `{last}` ({runs[0][1] - runs[0][0]} tensors)"
+
+
+def _rows(count: int, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Rows as wide as a layer, where one width alone fits: features that are gathered."""
+    widths = {n for sizes in shapes.values() for n in sizes if n >= _LEAST_WIDTH}
+    fitting = sorted((n for n in widths if count % n == 0 and count > n), reverse=True)
+    widest = [n for n in fitting if not any(other % n == 0 for other in fitting if other != n)]
+    if len(widest) == 1:
+        of = next(name for name, sizes in shapes.items() if widest[0] in sizes)
+        yield f"{count // widest[0]:,} rows of {widest[0]:,}, the width of `{of}`: outputs of that layer"
+
+
+def all_meet_by_files(s: Situation) -> bool:
+    """Whether every rank looks, again and again, for the files of the others, and has left its own."""
+    polled = {r: a.frame for r, a in s.activities.items() if a.is_polled}
+    meet = all(f is not None and meets_by_files(f.file, f.line) for f in polled.values())
+    return meet and polled.keys() == set(s.case.world)
+
+
+def all_wait_for_ray(s: Situation) -> set[int]:
+    """All ranks, if each waits for a result of Ray, or asks Ray again and again for another answer, and no call of a group is under way."""
+    return _all_ranks(s, lambda a: a.awaits == RESULT_OF_RAY or (a.is_polled and polls_ray(a.frame)))
+
+
+def all_in_unknown_calls(s: Situation) -> set[int]:
+    """All ranks, if each stands in a call with others by its stack, and no recorder knows these calls.
+
+    torch 2.4 to 2.7 keep none of gloo's; and a call of NCCL is recorded when the communicator that it needs has been made.
+    """
+    found = _all_ranks(s, lambda a: a.kind == "communication")
+    return found if len(found) > 1 else set()
+
+
+def _all_ranks(s: Situation, does: Callable[[Activity], bool]) -> set[int]:
+    found = {r for r, a in s.activities.items() if does(a)} if set(s.case.in_sight) == set(s.case.world) else set()
+    return found if found == set(s.case.world) and not s.index.groups_with_open_calls() else set()

@@ -8,7 +8,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from unhang.analyze.align import Signature, majority, signature
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.by_kind import grouped
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.overtaking import Overtaking, overtakings
 from unhang.analyze.positions import bare_op
@@ -243,9 +244,8 @@ def out_of_order(s: Situation, edges: Sequence[WaitEdge]) -> tuple[int, ...]:
         return ()
     first, second = (_issued(s, group, seq) for group, seq in positions)
     members = [{r for g in s.case.groups if g.name == name for r in g.ranks} for name, _ in positions]
-    order = {
-        r: first.get(r, _NEVER) < second.get(r, _NEVER) for r in set.intersection(*members) if r in first or r in second
-    }
+    witnesses = set.intersection(*members) & (first.keys() | second.keys())
+    order = {r: first.get(r, _NEVER) < second.get(r, _NEVER) for r in witnesses}
     if not order:
         return ()
     _, other, has_majority = majority(order)
@@ -310,10 +310,8 @@ def _first_of_its_group(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | Non
 
 def _led_by_rank(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
     """Of a circle whose ranks stand in two places: the one to which a condition on the rank leads, in the program or in a library."""
-    places: dict[tuple[Frame, ...], list[int]] = {}
-    for rank in cycle:
-        stack = s.case.ranks[rank].main_stack if rank in s.case.ranks else None
-        places.setdefault(tuple(reversed(stack.frames)) if stack else (), []).append(rank)
+    stacks = ((rank, s.case.ranks[rank].main_stack if rank in s.case.ranks else None) for rank in cycle)
+    places = grouped((tuple(reversed(stack.frames)) if stack else (), rank) for rank, stack in stacks)
     if len(places) != 2 or () in places:
         return None
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*places, strict=False)))
@@ -337,4 +335,4 @@ def _has_called_in(case: Case, rank: int, like: CollectiveCall, at: Frame) -> bo
     table = case.calls
     stacks = {int(i) for i in table["frames"][table.rows(rank=rank, group=table.groups.index(like.group))]}
     frames = (f for i in stacks if i >= 0 for f in table.stacks[i])
-    return any((f.file, f.function) == (at.file, at.function) for f in frames)
+    return any(is_same_function(f, at) for f in frames)

@@ -8,35 +8,27 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
-from unhang.analyze.locks import FUNCTION, blocks_around
+from unhang.analyze.locks import blocks_around
 from unhang.analyze.polling import mode_of
 from unhang.analyze.source import function_at, loop_around, negated, nodes_around
-from unhang.analyze.trees import covers, files_beside, imported_by, nodes_of
+from unhang.analyze.trees import (
+    calls_on,
+    files_beside,
+    functions_in,
+    imported_by,
+    inside,
+    last_name,
+    tree_of,
+)
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame, RaisedError, ThreadStack, user_frames
 
 _POOL = "multiprocessing/pool.py"
 _FORKS = "/multiprocessing/popen_fork.py"
-
-
-def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
-    return (n for n in nodes if isinstance(n, ast.Call))
-
-
-def _calls_on(path: str, line: int) -> list[ast.Call]:
-    return [c for c in _calls(nodes_of(path)) if covers(c, line)]
-
-
-def _functions(path: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (n for n in nodes_of(path) if isinstance(n, FUNCTION))
-
-
-def _classes(path: str) -> Iterator[ast.ClassDef]:
-    return (n for n in nodes_of(path) if isinstance(n, ast.ClassDef))
+_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE")  # the first words of statements of SQL
 
 
 class OpenTransaction(NamedTuple):
@@ -53,7 +45,7 @@ def open_transaction(frames: Sequence[Frame], waits: Frame) -> OpenTransaction |
     for frame in user_frames(tuple(frames)):
         for block in reversed(blocks_around(frame)):
             for item in block.items:
-                named = {last_name(c.func) for c in _calls(ast.walk(_made_of(frame, item.context_expr)))}
+                named = {last_name(c.func) for c in inside(_made_of(frame, item.context_expr), ast.Call)}
                 if named & begins:
                     return OpenTransaction(frame, block.lineno, ast.unparse(item.context_expr))
     return None
@@ -61,20 +53,18 @@ def open_transaction(frames: Sequence[Frame], waits: Frame) -> OpenTransaction |
 
 def _begins_of(path: str) -> set[str]:
     """The functions of a file that begin a transaction and let their caller work in it."""
-    yielding = [
-        f for f in _functions(path) if any(isinstance(n, ast.Yield) for n in ast.walk(f)) or f.name == "__enter__"
-    ]
-    return {f.name for f in yielding if any(_says(n, "BEGIN") for n in ast.walk(f))}
+    yielding = [f for f in functions_in(tree_of(path)) if inside(f, ast.Yield) or f.name == "__enter__"]
+    return {f.name for f in yielding if any("BEGIN" in _words_of(n) for n in inside(f, ast.Constant))}
 
 
-def _says(node: ast.AST, word: str) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and word in node.value.upper().split()
+def _words_of(node: ast.expr) -> list[str]:
+    """The words of a statement of SQL, in capitals."""
+    return node.value.upper().split() if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
 
 
 def _made_of(frame: Frame, value: ast.expr) -> ast.expr:
     """What a name of the function is set to, where that is done once; else the value itself."""
-    function = function_at(frame.file, frame.line)
-    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign)] if function is not None else []
+    sets = inside(function_at(frame.file, frame.line), ast.Assign)
     found = [n.value for n in sets if ast.unparse(value) in map(ast.unparse, n.targets)]
     return found[0] if isinstance(value, ast.Name) and len(found) == 1 else value
 
@@ -82,20 +72,12 @@ def _made_of(frame: Frame, value: ast.expr) -> ast.expr:
 def uncommitted(path: str) -> list[int]:
     """The lines of a file that change a database, in functions that neither commit in every case nor stand in a block that does."""
     found = []
-    for function in _functions(path):
-        writes = [
-            c.lineno
-            for c in _calls(ast.walk(function))
-            if last_name(c.func) in ("execute", "executemany") and c.args and _is_change(c.args[0])
-        ]
+    for function in functions_in(tree_of(path)):
+        runs = [c for c in inside(function, ast.Call) if last_name(c.func) in ("execute", "executemany") and c.args]
+        writes = [c.lineno for c in runs if next(iter(_words_of(c.args[0])), "") in _CHANGES]
         at_once = [s for s in function.body if isinstance(s, ast.Expr) and _commits(s.value, function.name)]
         found += [line for line in writes if not at_once and not blocks_around(Frame(path, line, function.name))]
     return found
-
-
-def _is_change(statement: ast.expr) -> bool:
-    words = statement.value.split() if isinstance(statement, ast.Constant) and isinstance(statement.value, str) else []
-    return bool(words) and words[0].upper() in ("INSERT", "UPDATE", "DELETE", "REPLACE")
 
 
 def _commits(value: ast.expr, function: str) -> bool:
@@ -115,7 +97,7 @@ class OpensFifo(NamedTuple):
 
 def opens_fifo(frame: Frame) -> OpensFifo | None:
     """Of a line that waits for the other end of a FIFO: how it opens it to write; None where it is to read."""
-    opens = [c for c in _calls_on(frame.file, frame.line) if isinstance(c.func, ast.Name) and c.func.id == "open"]
+    opens = [c for c in calls_on(frame.file, frame.line) if isinstance(c.func, ast.Name) and c.func.id == "open"]
     if len(opens) != 1 or not opens[0].args:
         return None
     call = opens[0]
@@ -133,9 +115,13 @@ def opens_fifo(frame: Frame) -> OpensFifo | None:
 
 def lost_worker(stack: ThreadStack, children: Sequence[ThreadStack]) -> str | None:
     """Of a rank that waits for a pool of processes all of which are idle, the call that gave them work: it went with one that died; else None."""
-    workers = [t for t in children if any(f.file.endswith(_POOL) and f.function == "worker" for f in t.frames)]
+    workers = [t for t in children if _works_in_pool(t)]
     is_at_work = any(user_frames(_above_pool(t)) for t in workers)
     return (_asked_of_pool(stack) or None) if workers and not is_at_work else None
+
+
+def _works_in_pool(thread: ThreadStack) -> bool:
+    return any(f.file.endswith(_POOL) and f.function == "worker" for f in thread.frames)
 
 
 def _above_pool(thread: ThreadStack) -> tuple[Frame, ...]:
@@ -149,15 +135,13 @@ def _asked_of_pool(stack: ThreadStack) -> str:
     if not any(f.file.endswith(_POOL) and f.function in ("get", "wait", "next") for f in stack.frames[:mine]):
         return ""
     frame = stack.frames[mine]
-    calls = [ast.unparse(c.func) for c in _calls_on(frame.file, frame.line) if isinstance(c.func, ast.Attribute)]
+    calls = [ast.unparse(c.func) for c in calls_on(frame.file, frame.line) if isinstance(c.func, ast.Attribute)]
     return next((c for c in calls if c.rpartition(".")[2].startswith(("map", "imap", "starmap", "apply", "get"))), "")
 
 
 def waits_in_fork(thread: ThreadStack) -> bool:
     """Whether a thread of a process that was forked sleeps in code of C: in a wait for a thread, it may be one that only its parent has."""
-    is_forked = any(f.file.endswith(_FORKS) for f in thread.frames) or any(
-        f.file.endswith(_POOL) and f.function == "worker" for f in thread.frames
-    )
+    is_forked = _works_in_pool(thread) or any(f.file.endswith(_FORKS) for f in thread.frames)
     is_asleep = thread.kernel is not None and thread.kernel.call == "futex"
     is_spawned = any("multiprocessing/spawn.py" in f.file or "forkserver.py" in f.file for f in thread.frames)
     return is_forked and is_asleep and not is_spawned
@@ -180,12 +164,8 @@ def asks_at(children: Iterable[ThreadStack], beside: Iterable[ThreadStack]) -> F
     for thread in children:
         top = next(iter(user_frames(thread.frames)), None)
         reads = thread.kernel is not None and thread.kernel.call == "read" and thread.kernel.file.startswith("pipe")
-        if (
-            top is not None
-            and reads
-            and any(file == top.file for file, _ in usual)
-            and (top.file, top.line) not in usual
-        ):
+        is_there = top is not None and any(file == top.file for file, _ in usual)
+        if top is not None and reads and is_there and (top.file, top.line) not in usual:
             return top
     return None
 
@@ -207,15 +187,13 @@ class LeftStream(NamedTuple):
 
 def left_stream(frame: Frame) -> LeftStream | None:
     """Of a line that waits for an actor of Ray: where the same file stops to read what that actor yields."""
-    actors = {ast.unparse(actor) for c in _calls_on(frame.file, frame.line) if (actor := _actor_of(c)) is not None}
-    for function in _functions(frame.file):
-        streams = {
-            ast.unparse(t): streaming
-            for n in ast.walk(function)
-            if isinstance(n, ast.Assign) and (streaming := _streams(n.value)) in actors
-            for t in n.targets
-        }
-        for loop in (n for n in ast.walk(function) if isinstance(n, ast.For) and ast.unparse(n.iter) in streams):
+    actors = {ast.unparse(actor) for c in calls_on(frame.file, frame.line) if (actor := _actor_of(c)) is not None}
+    for function in functions_in(tree_of(frame.file)):
+        sets = [
+            (n.targets, streaming) for n in inside(function, ast.Assign) if (streaming := _streams(n.value)) in actors
+        ]
+        streams = {ast.unparse(t): streaming for targets, streaming in sets for t in targets}
+        for loop in (n for n in inside(function, ast.For) if ast.unparse(n.iter) in streams):
             leaves = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Break | ast.Return)]
             if leaves:
                 stream = ast.unparse(loop.iter)
@@ -259,7 +237,7 @@ def tries_for_ever(frame: Frame) -> TriesForEver | None:
     found = [
         TriesForEver(path, d.lineno, node.name, ast.unparse(d))
         for path in files_beside(frame.file)
-        for node in _classes(path)
+        for node in inside(tree_of(path), ast.ClassDef)
         for d in node.decorator_list
         if isinstance(d, ast.Call)
         and any(k.arg == "max_task_retries" and ast.unparse(k.value) == "-1" for k in d.keywords)
@@ -270,7 +248,7 @@ def tries_for_ever(frame: Frame) -> TriesForEver | None:
 def asks_for_pauses(path: str) -> tuple[str, int] | None:
     """(file, line) at which a program says how requests are tried again, where it lets the server say how long to wait."""
     for one in files_beside(path):
-        calls = [c for c in _calls(nodes_of(one)) if last_name(c.func) == "Retry"]
+        calls = [c for c in inside(tree_of(one), ast.Call) if last_name(c.func) == "Retry"]
         asked = [c.lineno for c in calls if not any(k.arg == "respect_retry_after_header" for k in c.keywords)]
         if len(asked) == 1:
             return one, asked[0]
@@ -288,10 +266,9 @@ class LeftBarrier(NamedTuple):
 
 def left_barrier(frame: Frame) -> LeftBarrier | None:
     """Of a line that waits at a barrier of threads: the function of the same class or file whose threads meet there in a loop, and may return."""
-    waits = [c for c in _calls_on(frame.file, frame.line) if last_name(c.func) == "wait"]
-    names = {ast.unparse(c.func) for c in waits}
+    names = {ast.unparse(c.func) for c in calls_on(frame.file, frame.line) if last_name(c.func) == "wait"}
     here = function_at(frame.file, frame.line)
-    for function in (f for f in _functions(frame.file) if f is not here):
+    for function in (f for f in functions_in(tree_of(frame.file)) if f is not here):
         for loop in (n for n in ast.walk(function) if isinstance(n, ast.While | ast.For)):
             met = [s.value for s in loop.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
             meetings = [ast.unparse(c) for c in met if last_name(c.func) == "wait"]
@@ -302,17 +279,18 @@ def left_barrier(frame: Frame) -> LeftBarrier | None:
     return None
 
 
+_SETS_TIMER = ("setitimer", "alarm")
+
+
 def timer_left_on(path: str) -> tuple[str, int, str] | None:
     """(file, line, how to turn it off) of a `finally` that gives SIGALRM its old handler back and leaves the timer running."""
     for one in files_beside(path):
-        for node in (n for n in nodes_of(one) if isinstance(n, ast.Try)):
-            last = [c for s in node.finalbody for c in _calls(ast.walk(s))]
+        for node in inside(tree_of(one), ast.Try):
+            last = [c for s in node.finalbody for c in inside(s, ast.Call)]
             back = [c for c in last if last_name(c.func) == "signal" and c.args and "SIGALRM" in ast.unparse(c.args[0])]
-            function = function_at(one, node.lineno)
-            sets = [
-                c for c in _calls(ast.walk(function) if function else ()) if last_name(c.func) in ("setitimer", "alarm")
-            ]
-            if back and sets and not any(last_name(c.func) in ("setitimer", "alarm") for c in last):
+            calls = inside(function_at(one, node.lineno), ast.Call)
+            sets = [c for c in calls if last_name(c.func) in _SETS_TIMER]
+            if back and sets and not any(last_name(c.func) in _SETS_TIMER for c in last):
                 first = sets[0]
                 off = [ast.unparse(a) for a in first.args[:-1]] + ["0"]
                 return one, back[0].lineno, f"{ast.unparse(first.func)}({', '.join(off)})"
@@ -336,7 +314,7 @@ def unbounded(frame: Frame) -> Unbounded | None:
     head, was = "for _ in range(1000):", f"while {ast.unparse(loop.test)}:"
     if not isinstance(loop.test, ast.Constant):
         return Unbounded(loop.lineno, was, f"{head}\n    if {ast.unparse(negated(loop.test))}: break", "")
-    ways = [n for n in ast.walk(loop) if isinstance(n, ast.Return)]
+    ways = inside(loop, ast.Return)
     return Unbounded(loop.lineno, was, head, ast.unparse(ways[0]) if len(ways) == 1 else "")
 
 
@@ -358,7 +336,7 @@ def exception_not_sent(error: RaisedError, beside: Iterable[Frame]) -> NotSent |
     if said is None or user_frames(error.frames) or not any(f.file.endswith(_RECEIVES) for f in error.frames):
         return None
     paths = {p for f in beside for p in files_beside(f.file)}
-    found = [(path, n) for path in sorted(paths) for n in _classes(path) if n.name == said[1]]
+    found = [(path, n) for path in sorted(paths) for n in inside(tree_of(path), ast.ClassDef) if n.name == said[1]]
     if len(found) != 1:
         return None
     path, made = found[0]

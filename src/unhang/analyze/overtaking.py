@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unhang.analyze.align import StuckCollective
-from unhang.analyze.callpath import Fork, Path, fork_of, user_path
+from unhang.analyze.callpath import Fork, Path, fork_of, is_same_function, user_path
 from unhang.analyze.source import around, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import awaited_transfer
@@ -174,7 +174,7 @@ def _line_in(met: Path, missed: Path, fork: Fork) -> int:
     """Where in the function of the fork the collective stands that both completed last; 0 if it was made before."""
     met, missed = _from_one_frame_on(met, missed)
     here = met[fork.depth] if len(met) > fork.depth and met[: fork.depth] == missed[: fork.depth] else None
-    return here.line if here and (here.file, here.function) == (fork.left.file, fork.left.function) else 0
+    return here.line if here and is_same_function(here, fork.left) else 0
 
 
 def _is_further(fork: Fork, met: int) -> bool:
@@ -229,7 +229,7 @@ def _is_behind_in_call(met: Path, missed: Path, now: Path) -> bool:
     """Whether a rank failed right behind its last call, in the function that made it, before it came back to that in which the others wait."""
     forks = [next((i for i, (a, b) in enumerate(zip(p, now, strict=False)) if a != b), 0) for p in (met, missed)]
     inner, outer = forks
-    is_same = inner > outer and (met[inner].file, met[inner].function) == (now[inner].file, now[inner].function)
+    is_same = inner > outer and is_same_function(met[inner], now[inner])
     return is_same and met[inner].line < now[inner].line
 
 

@@ -1,4 +1,4 @@
-"""What the ranks print of their own: in which words, with which numbers, and which of them said what the others did not."""
+"""What the ranks print of their own: in which words, with which numbers, who alone said it, and which values of the training tell that something is wrong."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+from unhang.analyze.by_kind import grouped
 from unhang.model import LogLine
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -24,7 +25,6 @@ _OWN = lazy_pattern(
     r"(?<![\w/.])(?:global[_ ])?[Rr](?:ank|ANK)[ _:=#-]{0,2}(\d{1,5})\b|[\[(|]\s*(?:[Rr]|gpu|GPU|[Pp]roc(?:ess)?|[Ww]orker|dev(?:ice)?|cuda)[ _:#-]?(\d{1,5})\s*[\])|/:]"
 )
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_WHOLE = re.compile(r"\d{1,12}")
 
 
 class OwnLine(NamedTuple):
@@ -78,11 +78,13 @@ def stamp_of(s: Situation, line: OwnLine) -> int | None:
 
 def by_rank(lines: Iterable[OwnLine]) -> Mapping[int, Sequence[OwnLine]]:
     """The lines of each rank that is told."""
-    found: dict[int, list[OwnLine]] = {}
-    for line in lines:
-        if line.rank is not None:
-            found.setdefault(line.rank, []).append(line)
-    return found
+    return grouped((line.rank, line) for line in lines if line.rank is not None)
+
+
+def by_words(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, Mapping[int, Sequence[OwnLine]]]:
+    """The lines of each rank by the words that they share with lines of others."""
+    said = grouped((line.words, (rank, line)) for rank, lines in of_ranks.items() for line in lines)
+    return {words: grouped(told) for words, told in said.items()}
 
 
 def _collect(s: Situation) -> Iterator[OwnLine]:
@@ -100,3 +102,104 @@ def _collect(s: Situation) -> Iterator[OwnLine]:
         bare = text if own is None else text[: own.start()] + text[own.end() :]
         if rank is None or rank < _MOST_RANKS:
             yield OwnLine(rank, " ".join(_NUMBER.sub("#", bare).split()), tuple(_NUMBER.findall(bare)), order, line)
+
+
+_LEAST, _NEAR = 3, 1e-3
+_VALUE = lazy_pattern(
+    r"\b(?P<name>(?:w|weights?|params?|parameters?|model|state_?dict)[._ -](?:\w{1,20}[._ -])?(?:sum|norm|mean|hash|checksum|crc|md5|sha))\b"
+    r"[=: ]{1,3}(?P<value>[-+]?\d+\.\d+(?:e[-+]?\d+)?|0x[0-9a-f]{6,64}|[0-9a-f]{8,64})\b",
+    re.IGNORECASE,
+)
+_RANK = lazy_pattern(r"\brank[ _:=#-]?(\d{1,5})\b", re.IGNORECASE)
+# Replicas may differ by design, or a rank holds a part of the model only.
+_BY_DESIGN = lazy_pattern(
+    r"local[ _-]?sgd|DiLoCo|FSDP|fully_shard|ZeRO|zero_?stage|pipeline|tensor[ _-]?parallel|federated|gossip",
+    re.IGNORECASE,
+)
+_WORDS = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_IS_DDP = lazy_pattern(r"\bDistributedDataParallel\b|\bDDP\b")
+
+
+class Parted(NamedTuple):
+    """The value that parted. `lines`: of each rank where it was equal for the last time, or at first, and at the end."""
+
+    name: str
+    lines: Sequence[tuple[int, LogLine]]
+    was_equal: bool = True
+
+
+def parted_replicas(s: Situation) -> Parted | None:
+    """A value of the weights that all ranks print, different in each of the last lines, and equal in the first line of each, or else under DDP."""
+    is_ddp = False
+    told: dict[str, dict[int, list[tuple[str, LogLine]]]] = {}
+    for line in s.case.log[:_MOST_LINES]:
+        text = line.text[:_MOST_CHARS]
+        if _BY_DESIGN.search(text):
+            return None
+        is_ddp = is_ddp or _IS_DDP.search(text) is not None
+        for found in _VALUE.finditer(text):
+            own = _RANK.search(text) if line.rank is None else None
+            rank = line.rank if line.rank is not None else int(own[1]) if own else None
+            if rank is not None:
+                told.setdefault(found["name"], {}).setdefault(rank, []).append((found["value"], line))
+    return next((p for name, of_ranks in told.items() if (p := _parted(name, of_ranks, is_ddp)) is not None), None)
+
+
+def _parted(name: str, of_ranks: dict[int, list[tuple[str, LogLine]]], is_ddp: bool) -> Parted | None:
+    count = min((len(values) for values in of_ranks.values()), default=0)
+    if len(of_ranks) < 2 or count < _LEAST or max(len(v) for v in of_ranks.values()) > count + 1:
+        return None
+    rounds = [[values[i][0] for values in of_ranks.values()] for i in range(count)]
+    was_equal = len(set(rounds[0])) == 1
+    if not (was_equal or (is_ddp and all(len(set(values)) > 1 for values in rounds))):
+        return None
+    if was_equal and not all(map(_differ, rounds[-_LEAST + 1 :])):
+        return None
+    shown = (max((i for i, values in enumerate(rounds) if len(set(values)) == 1), default=0), count - 1)
+    lines = [(r, values[i][1]) for i in shown for r, values in sorted(of_ranks.items())]
+    return Parted(name, lines, was_equal)
+
+
+def _differ(values: Sequence[str]) -> bool:
+    """Whether hashes differ, or numbers by more than rounding."""
+    try:
+        numbers = [float(v) for v in values]
+    except ValueError:
+        return len(set(values)) > 1
+    return max(numbers) - min(numbers) > _NEAR * max(map(abs, numbers))
+
+
+_OF_EVALUATION = lazy_pattern(r"\b(?:eval\w*|val|valid\w*|test)[\b_ :/-]", re.IGNORECASE)
+_LOSS = lazy_pattern(r"\w*loss['\"]?\s*[:= ]\s*\d+\.\d", re.IGNORECASE)
+_FINE = re.compile(r"\d+\.\d{3,}")  # so many digits are not the same twice by chance
+_LEAST_EVALUATIONS = 3
+
+
+def same_evaluations(s: Situation) -> list[LogLine]:
+    """The lines of all evaluations of one kind, where each gives the same loss, to the last digit, and the training moved between them."""
+    told: dict[str, list[tuple[int, LogLine, tuple[str, ...]]]] = {}
+    for order, line in enumerate(s.case.log):
+        text = line.text[:_MOST_CHARS]
+        if _LOSS.search(text) and _OF_EVALUATION.search(text) and (values := tuple(_FINE.findall(text))):
+            told.setdefault(_WORDS.sub("#", text), []).append((order, line, values))
+    losses = [(e.order, e["loss"]) for e in s.events.of("learn.loss_finite")]
+    for said in told.values():
+        orders = {order for order, *_ in said}
+        trained = {loss for order, loss in losses if said[0][0] < order < said[-1][0] and order not in orders}
+        if len(said) >= _LEAST_EVALUATIONS and len({values for *_, values in said}) == 1 and len(trained) > len(said):
+            return [line for _, line, _ in said]
+    return []
+
+
+_EMPTY_PASS = lazy_pattern(r"\b[Ee]poch\s*[\[#:=]?\s*(?P<epoch>\d{1,6})\b.{0,40}?\b(?P<rounds>\d+)it \[")
+
+
+def empty_epochs(s: Situation) -> list[LogLine]:
+    """The bars of all epochs, where there are several and none of them ever counted a round."""
+    found: dict[str, LogLine] = {}
+    for line in s.case.log:
+        for match in _EMPTY_PASS.finditer(line.text[: _MOST_CHARS * 4]):
+            if match["rounds"] != "0":
+                return []
+            found.setdefault(match["epoch"], line)
+    return list(found.values()) if len(found) >= _LEAST_EVALUATIONS and not s.events.has("learn.loss_finite") else []

@@ -1,27 +1,26 @@
-"""Waits for threads of the same process that cannot end or come: for one that imports, at the end of the interpreter, at a barrier."""
+"""Waits for threads of the same process that cannot end: who would end one imports, has raised, has left by a way without it, has ended, or waits at a barrier."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
+from unhang.analyze.callpath import library_above
+from unhang.analyze.given_back import LOOPS, answers_to, asked_in, calls_in, final_statements, own_nodes, way_past
 from unhang.analyze.host_waits import forked_lock
 from unhang.analyze.locks import scope_of
 from unhang.analyze.outside_waits import waits_in_fork
 from unhang.analyze.source import function_at, nodes_around
-from unhang.analyze.trees import covers, line_text, nodes_of
-from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
+from unhang.analyze.trees import calls_on, covers, inside, last_name, line_text, tree_of
+from unhang.model import Frame, RaisedError, RankEvidence, ThreadStack, user_frames
 
 _IMPORT = "importlib._bootstrap"
-_POOLS = (
-    "/concurrent/futures/thread.py",
-    "/multiprocessing/pool.py",
-)  # the latter: threads, as a process has no others of it
-_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
-_JOINS_THREADS = (("/threading.py", "_shutdown"), ("/concurrent/futures/thread.py", "_python_exit"))
 _OF_A_POOL = "/concurrent/futures/thread.py"
+_POOLS = (_OF_A_POOL, "/multiprocessing/pool.py")  # the latter: threads, as a process has no others of it
+_GIVES_WORK = ("submit", "map", "starmap", "apply", "apply_async", "map_async", "imap", "imap_unordered")
+_JOINS_THREADS = (("/threading.py", "_shutdown"), (_OF_A_POOL, "_python_exit"))
 
 
 class OwnPool(NamedTuple):
@@ -47,7 +46,7 @@ def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
             pool = _receiver(call)
             given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
             if function is not None and function.name in map(last_name, given):
-                sets = [n for n in ast.walk(scope_of(frame, pool) or ast.Module([], [])) if isinstance(n, ast.Assign)]
+                sets = inside(scope_of(frame, pool), ast.Assign)
                 made = [ast.unparse(n.value) for n in sets if ast.unparse(n.targets[0]) == pool]
                 submits = Frame(frame.file, call.lineno, function.name)
                 return OwnPool(frame, submits, function.name, pool, made[0] if made else "ThreadPoolExecutor(8)")
@@ -59,8 +58,7 @@ def _receiver(call: ast.Call) -> str:
 
 
 def _submitted(node: ast.AST | None) -> list[ast.Call]:
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
-    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
+    return [c for c in inside(node, ast.Call) if isinstance(c.func, ast.Attribute) and c.func.attr in _GIVES_WORK]
 
 
 class BodyWaits(NamedTuple):
@@ -97,30 +95,20 @@ def _as_function(body: Frame) -> tuple[str, str, str]:
     match statements[-1] if statements else None:
         case ast.Assign(targets=[ast.Name(id=name)], value=value) as node if whole.count(ast.unparse(node)) == 1:
             function = name.lower() if name.lower() != name else f"make_{name}"
-            return (
-                function,
-                whole.replace(ast.unparse(node), f"return {ast.unparse(value)}"),
-                f"{function}() in place of {name}",
-            )
+            made = whole.replace(ast.unparse(node), f"return {ast.unparse(value)}")
+            return function, made, f"{function}() in place of {name}"
     return "begin", whole, "begin() where the program begins its work, outside of any import"
 
 
 def _waits_for_import(thread: ThreadStack) -> bool:
-    mine = user_frames(thread.frames)
-    above = thread.frames[: thread.frames.index(mine[0])] if mine else ()
+    above = library_above(thread.frames)
     return bool(above) and above[0].function in ("acquire", "__enter__") and _IMPORT in above[0].file
 
 
 def _body_of(thread: ThreadStack) -> Frame | None:
     """The innermost module's body of the program in which a thread stands as it imports that."""
-    for i, frame in enumerate(thread.frames):
-        if (
-            frame.is_user
-            and frame.function == "<module>"
-            and any(_IMPORT in f.file for f in thread.frames[i + 1 : i + 4])
-        ):
-            return frame
-    return None
+    bodies = ((i, f) for i, f in enumerate(thread.frames) if f.is_user and f.function == "<module>")
+    return next((f for i, f in bodies if any(_IMPORT in g.file for g in thread.frames[i + 1 : i + 4])), None)
 
 
 class KeepsAlive(NamedTuple):
@@ -150,13 +138,15 @@ def keeps_alive(evidence: RankEvidence) -> KeepsAlive | None:
             return KeepsAlive(mine[0], mine[-1].function, 0, "", does, what) if does else None
         made = list(_makers(mine[-1]))
         if len(made) == 1 and does:
-            return KeepsAlive(mine[0], mine[-1].function, made[0].lineno, _as_daemon(made[0]), does, what)
+            return KeepsAlive(
+                mine[0], mine[-1].function, made[0].lineno, f"{ast.unparse(made[0])[:-1]}, daemon=True)", does, what
+            )
     return None
 
 
 def _waits_at(frame: Frame) -> tuple[str, str]:
     """(get, put or wait, of what) at a line, where it is one without a limit."""
-    for call in (n for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line)):
+    for call in calls_on(frame.file, frame.line):
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("get", "put", "wait"):
             most = 1 if call.func.attr == "put" else 0
             if len(call.args) <= most and not call.keywords:
@@ -166,22 +156,19 @@ def _waits_at(frame: Frame) -> tuple[str, str]:
 
 def _makers(begins: Frame) -> Iterator[ast.Call]:
     """The calls that make a thread of a function, where none of them makes it a daemon."""
-    calls = [n for n in nodes_of(begins.file) if isinstance(n, ast.Call) and last_name(n.func) == "Thread"]
+    tree = tree_of(begins.file)
+    calls = [c for c in inside(tree, ast.Call) if last_name(c.func) == "Thread"]
     targets = [(c, k.value) for c in calls for k in c.keywords if k.arg == "target"]
     made = [c for c, target in targets if last_name(target) == begins.function]
-    sets = (n for n in nodes_of(begins.file) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    sets = (n for n in inside(tree, ast.Attribute) if isinstance(n.ctx, ast.Store))
     if not any(n.attr == "daemon" for n in sets) and not any(k.arg == "daemon" for c in made for k in c.keywords):
         yield from made
-
-
-def _as_daemon(call: ast.Call) -> str:
-    return f"{ast.unparse(call)[:-1]}, daemon=True)"
 
 
 def of_threading(path: str, maker: ast.expr) -> bool:
     """Whether a thing is made by the module of threads, and not by that of the same names for processes, or tasks."""
     if isinstance(maker, ast.Name):
-        given = (n for n in nodes_of(path) if isinstance(n, ast.ImportFrom) and n.module == "threading")
+        given = (n for n in inside(tree_of(path), ast.ImportFrom) if n.module == "threading")
         return any(maker.id in (a.asname, a.name) for n in given for a in n.names)
     return ast.unparse(maker).startswith("threading.")
 
@@ -197,15 +184,11 @@ class FewParties(NamedTuple):
 
 def few_parties(frame: Frame, threads: Iterable[ThreadStack]) -> FewParties | None:
     """Of a line that waits at a barrier of threads: how many it counts, where fewer are left and each of them waits there."""
-    waits = [n for n in nodes_of(frame.file) if isinstance(n, ast.Call) and covers(n, frame.line)]
-    names = {last_name(c.func.value) for c in waits if isinstance(c.func, ast.Attribute) and c.func.attr == "wait"}
+    names = {last_name(f.value) for f in asked_in(frame) if f.attr == "wait"}
     made = [
         (n.lineno, n.value.args[0])
-        for n in nodes_of(frame.file)
-        if isinstance(n, ast.Assign)
-        and last_name(n.targets[0]) in names
-        and isinstance(n.value, ast.Call)
-        and n.value.args
+        for n in inside(tree_of(frame.file), ast.Assign)
+        if last_name(n.targets[0]) in names and isinstance(n.value, ast.Call) and n.value.args
         if last_name(n.value.func) == "Barrier" and of_threading(frame.file, n.value.func)
     ]
     mine = [t for t in threads if user_frames(t.frames)]
@@ -228,3 +211,85 @@ def forked_place(children: Iterable[ThreadStack]) -> Frame | None:
 def _maker(made: str) -> ast.expr:
     value = ast.parse(made, mode="eval").body
     return value.func if isinstance(value, ast.Call) else value
+
+
+_ENDED_BY = {"wait": ("set", "notify", "notify_all"), "get": ("put", "put_nowait"), "acquire": ("release",)}
+
+
+class NotTold(NamedTuple):
+    """`error` was raised at `at`, in a function that would have ended the wait further down, at line `until`, by `give`."""
+
+    at: Frame
+    error: str
+    until: int
+    give: str
+
+
+def not_told(frame: Frame, errors: Iterable[RaisedError]) -> NotTold | None:
+    """Of a line that waits: an exception that was caught, before the function in which it was raised had done what the wait is for."""
+    waits = {(last_name(f.value), f.attr) for f in asked_in(frame) if f.attr in _ENDED_BY}
+    for error in errors:
+        for at in user_frames(error.frames):
+            function = function_at(at.file, at.line)
+            if function is None or any(isinstance(n, ast.Try) and n.handlers for n in nodes_around(at.file, at.line)):
+                continue
+            for call in (c for c in calls_in(own_nodes(function)) if c.lineno > at.line):
+                ends = isinstance(call.func, ast.Attribute) and any(
+                    call.func.attr in _ENDED_BY[verb] and last_name(call.func.value) == name for name, verb in waits
+                )
+                if ends and not any(covers(s, call.lineno) for s in final_statements(function)):
+                    return NotTold(at, error.type, call.lineno, ast.unparse(call))
+    return None
+
+
+class Untold(NamedTuple):
+    """`function` says by `give` at line `until` of `path` what is awaited, but not where `test` leads at line `leaves`."""
+
+    path: str
+    function: str
+    give: str
+    until: int
+    leaves: int
+    test: str
+
+
+def untold(frame: Frame) -> Untold | None:
+    """Of a line that waits to be told (`x.wait()`): a way through the one function that tells it on which it does not."""
+    tells = answers_to(frame, "wait", _ENDED_BY["wait"])
+    if len(tells) != 1:
+        return None
+    path, function, call = tells[0]
+    head = ast.Pass(lineno=function.lineno, end_lineno=function.body[0].lineno - 1)
+    way = way_past(path, function, head, lambda n: n is call)
+    assert isinstance(call.func, ast.Attribute)
+    name = last_name(call.func.value)
+    if way is None or re.search(rf"\b{name}\b", way[2]):  # the way asks whether there is one at all
+        return None
+    return Untold(path, function.name, ast.unparse(call), *way)
+
+
+class Ended(NamedTuple):
+    """The one function that puts into `queue` ends at line `leaves` of `path`, where `test` leads, without a last item."""
+
+    path: str
+    function: str
+    queue: str
+    leaves: int
+    test: str
+
+
+def ended_producer(frame: Frame) -> Ended | None:
+    """Of a line that waits for an item of a queue which no thread is left to fill: the way out on which the one that filled it ends."""
+    answers = answers_to(frame, "get", _ENDED_BY["get"])
+    if len({a.function for a in answers}) != 1:
+        return None
+    path, function, puts = answers[0].path, answers[0].function, [a.call for a in answers]
+    loops = [n for n in own_nodes(function) if isinstance(n, LOOPS) and any(covers(n, c.lineno) for c in puts)]
+    ends = [n for loop in loops for n in ast.walk(loop) if isinstance(n, ast.Return | ast.Break)]
+    is_last = any(c.lineno > (loop.end_lineno or 0) for loop in loops for c in puts)
+    around = nodes_around(path, ends[0].lineno) if len(ends) == 1 else ()
+    tests = [n for n in around if isinstance(n, ast.If)]
+    if len(loops) != 1 or len(ends) != 1 or not tests or any(covers(tests[-1], c.lineno) for c in puts):
+        return None
+    queue = next(ast.unparse(c.func.value) for c in puts if isinstance(c.func, ast.Attribute))
+    return None if is_last else Ended(path, function.name, queue, ends[0].lineno, ast.unparse(tests[-1].test))

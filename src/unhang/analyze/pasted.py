@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -52,6 +52,10 @@ RANK_ZERO_FIRST = lazy_pattern(
 )
 _DEPTH = 8
 _PROCESS = re.compile(r"process (\d{1,9})")
+# Interrupted, they were waiting for their ranks, whatever these did.
+_LAUNCHERS = lazy_pattern(
+    r"torch/distributed/(?:run|launch|elastic)|torch/multiprocessing/spawn|deepspeed/launcher|/bin/torchrun"
+)
 
 
 class Doing(NamedTuple):
@@ -93,26 +97,9 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
 
         chosen = of_the_wait(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
         ranks = _ranks_in_order([(p.label, p.ranks) for p in chosen], s.case.job.world_size)
-        pasted = [
-            _doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line, p.is_call)._replace(
-                beside=_in_a_call(p.others)
-            )
-            for p in chosen
-        ]
-        interrupted = [
-            _doing(
-                f"rank {e.rank}" if e.rank is not None else "",
-                () if e.rank is None else (e.rank,),
-                e.frames,
-                s.case.log[e.order],
-            )
-            for e in errors_of(s)
-            if e.error.type.endswith("KeyboardInterrupt")
-            and e.frames
-            and e.order < len(s.case.log)
-            and not _is_launcher(e.frames)
-        ]
-        found = _known[s] = (*_printed_alone(s, stacks), *pasted, *interrupted)
+        calls = ((_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line, p.is_call), p.others) for p in chosen)
+        pasted = [doing._replace(beside=_in_a_call(others)) for doing, others in calls]
+        found = _known[s] = (*_printed_alone(s, stacks), *pasted, *_interrupted(s))
     return found
 
 
@@ -133,15 +120,13 @@ def _printed_alone(s: Situation, stacks: Sequence[tuple[int, ThreadStack]]) -> l
     return [_doing(f"rank {rank}", (rank,), stack.frames, LogLine("", stack.source)) for rank, stack in alone]
 
 
-def _is_launcher(frames: Sequence[Frame]) -> bool:
-    """Whether it is the launcher that was interrupted: it waits for its ranks, whatever they do."""
-    return any(
-        re.search(
-            r"torch/distributed/(?:run|launch|elastic)|torch/multiprocessing/spawn|deepspeed/launcher|/bin/torchrun",
-            f.file,
-        )
-        for f in frames
-    )
+def _interrupted(s: Situation) -> Iterator[Doing]:
+    """Of ranks that were interrupted, by their tracebacks."""
+    for e in errors_of(s):
+        is_shown = e.frames and e.order < len(s.case.log) and not any(_LAUNCHERS.search(f.file) for f in e.frames)
+        if is_shown and e.error.type.endswith("KeyboardInterrupt"):
+            ranks = () if e.rank is None else (e.rank,)
+            yield _doing("".join(f"rank {r}" for r in ranks), ranks, e.frames, s.case.log[e.order])
 
 
 def _doing(
@@ -182,9 +167,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
     names = [f.function.split(" ")[0] for f in top]
     if not (_ENDING | _NATIVE_END).isdisjoint(names) or any(f.function in _NATIVE_END for f in frames):
         return "ending", ""
-    if any(_LOADER.search(f.file) and f.function in _FETCHES for f in frames[:14]) and (
-        set(names[:6]) & (_WAITS | _FETCHES)
-    ):
+    goes_through_loader = any(_LOADER.search(f.file) and f.function in _FETCHES for f in frames[:14])
+    if goes_through_loader and not (_WAITS | _FETCHES).isdisjoint(names[:6]):
         return "loader", ""
     for f, name in zip(top, names, strict=True):
         if _COLLECTIVES.fullmatch(name) and (_COMMUNICATES.search(f.file) or not f.file):

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.source import frame_at, function_at, loop_around, negated
-from unhang.analyze.trees import covers, imported_by, nodes_of, tree_of
+from unhang.analyze.trees import blocks_of, calls_on, covers, imported_by, inside, last_name, names_in, tree_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
@@ -28,7 +27,7 @@ def polled_for(path: str, line: int) -> str:
     loop = loop_around(path, line)
     if not isinstance(loop, ast.While) or not all(map(_only_looks, _beside(loop.body, line, _asked(loop)))):
         return ""
-    calls = (n for n in ast.walk(loop) if isinstance(n, ast.Call) and n.lineno <= line <= (n.end_lineno or n.lineno))
+    calls = (c for c in inside(loop, ast.Call) if covers(c, line))
     if not any(last_name(c.func) == "sleep" and not _is_long(c) for c in calls):
         return ""
     if not isinstance(loop.test, ast.Constant):
@@ -42,19 +41,17 @@ def polled_by_test(path: str, line: int) -> str:
     loop = loop_around(path, line)
     if not isinstance(loop, ast.While) or not covers(loop.test, line):
         return ""
-    sleeps = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Call) and last_name(n.func) == "sleep"]
+    sleeps = [c.lineno for c in inside(loop, ast.Call) if last_name(c.func) == "sleep"]
     return polled_for(path, sleeps[0]) if sleeps else ""
 
 
 @lru_cache(maxsize=256)
 def asks_store(path: str, line: int) -> bool:
     """Whether the loop around a line asks a store, itself or in a function of the same file: only a rank can make that true."""
-    loop, tree = loop_around(path, line), tree_of(path)
-    if loop is None or tree is None:
-        return False
-    called = {last_name(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in called]
-    calls = (n for part in (loop, *functions) for n in ast.walk(part) if isinstance(n, ast.Call))
+    loop = loop_around(path, line)
+    called = {last_name(c.func) for c in inside(loop, ast.Call)}
+    functions = [f for f in inside(tree_of(path), ast.FunctionDef) if f.name in called]
+    calls = (c for part in (loop, *functions) for c in inside(part, ast.Call))
     return any(isinstance(c.func, ast.Attribute) and "store" in last_name(c.func.value).lower() for c in calls)
 
 
@@ -62,9 +59,9 @@ def asks_store(path: str, line: int) -> bool:
 def meets_by_files(path: str, line: int) -> bool:
     """Whether the loop around a line looks for files, and its function has left one before it, as every rank does: no other process will make them."""
     loop, function = loop_around(path, line), function_at(path, line)
-    if loop is None or function is None:
+    if loop is None:
         return False
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    calls = inside(function, ast.Call)
     looks = any(covers(loop, c.lineno) and last_name(c.func) in _LOOKS_FOR_FILES for c in calls)
     return looks and any(c.lineno < loop.lineno and _makes_file(c) for c in calls)
 
@@ -85,15 +82,14 @@ def asks_database(path: str, line: int) -> str:
     """What a line runs a statement of SQLite on, or tells to commit: there SQLite itself sleeps and looks again for the lock of the file."""
     if "sqlite3" not in imported_by(path):
         return ""
-    calls = (n.func for n in nodes_of(path) if isinstance(n, ast.Call) and covers(n, line))
+    calls = (c.func for c in calls_on(path, line))
     asked = (f for f in calls if isinstance(f, ast.Attribute) and f.attr in _OF_A_DATABASE)
     return next((ast.unparse(f.value) for f in asked), "")
 
 
 def _asked(loop: ast.While) -> set[str]:
     """The variables on which it hangs whether the loop ends."""
-    tests = [loop.test, *(n.test for n in ast.walk(loop) if isinstance(n, ast.If))]
-    return {n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name)}
+    return names_in(loop.test).union(*(names_in(n.test) for n in inside(loop, ast.If)))
 
 
 def _beside(body: list[ast.stmt], line: int, asked: set[str]) -> Iterator[ast.stmt]:
@@ -108,8 +104,7 @@ def _beside(body: list[ast.stmt], line: int, asked: set[str]) -> Iterator[ast.st
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     for holder in (statement, *getattr(statement, "handlers", ())):
-        for name in ("body", "orelse", "finalbody"):
-            yield getattr(holder, name, [])
+        yield from blocks_of(holder)
 
 
 def _only_looks(statement: ast.stmt) -> bool:
@@ -123,7 +118,7 @@ def _only_looks(statement: ast.stmt) -> bool:
         case ast.Try(body=[*_, last]):
             return isinstance(last, ast.Break | ast.Return)
         case ast.Assign(value=value):
-            return not any(isinstance(n, ast.Call) for n in ast.walk(value))
+            return not inside(value, ast.Call)
     return isinstance(
         statement, ast.AugAssign | ast.Expr | ast.Pass | ast.Continue | ast.Break | ast.Return | ast.Raise
     )

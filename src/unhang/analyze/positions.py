@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from unhang.analyze.by_kind import grouped
 from unhang.model import CallState, Case, CollectiveTable, RankEvidence
 from unhang.numeric import np, npt
 
@@ -85,6 +87,11 @@ def reported_completed(table: CollectiveTable, rows: Ints) -> Ints:
     return np.where((key[at] == wanted) & ~table["is_p2p"][rows], completed[at], -1)
 
 
+def run_starts(values: npt.NDArray[Any]) -> Ints:
+    """Where each run of equal values begins."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+
+
 def is_complete(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     """`[N]`: calls that have completed, by their state or by their rank's own word."""
     found: npt.NDArray[np.bool_] = table["state"] == CallState.COMPLETED
@@ -119,6 +126,11 @@ class Position:
         return tuple(sorted(found, key=lambda c: (-len(c), c[0])))
 
 
+def _each(reduce: np.ufunc, values: npt.NDArray[Any], starts: Ints) -> npt.NDArray[Any]:
+    """The values from each start to the next one as one; nothing of nothing."""
+    return reduce.reduceat(values, starts) if len(values) else values
+
+
 class CallIndex:
     """The collectives of a table, sorted by group, sequence number and rank. `everybody`: all ranks, if they left dumps."""
 
@@ -136,11 +148,15 @@ class CallIndex:
         is_call[1:] |= rank[1:] != rank[:-1]
         self._call_at_C: Ints = np.flatnonzero(is_call)
         call_of_N = np.cumsum(is_call) - 1
-        self._first_call_S: Ints = call_of_N[is_position] if len(rows) else np.zeros(0, dtype=np.int64)
+        self._first_call_S: Ints = call_of_N[is_position]
+        # Where calls, and positions, begin and the last one ends.
+        self._row_bounds: Ints = np.append(self._call_at_C, len(rows))
+        self._call_bounds: Ints = np.append(self._first_call_S, len(self._call_at_C))
+        self._size_C: Ints = np.diff(self._row_bounds)
         self._rank_C = rank[self._call_at_C]
         self._group_S = group[is_position]
         self._seq_S: Ints = seq[is_position]
-        self._in_call_N = np.arange(len(rows)) - self._call_at_C[call_of_N] if len(rows) else call_of_N
+        self._in_call_N = np.arange(len(rows)) - self._call_at_C[call_of_N]
 
     @cached_property
     def ranks(self) -> frozenset[int]:
@@ -159,32 +175,34 @@ class CallIndex:
     @cached_property
     def _signature_C(self) -> Ints:
         """Calls of a batch differ if any of its members does, or their order."""
-        if not len(self._rows_N):
-            return np.zeros(0, dtype=np.int64)
         mixed = (self._signature_N[self._rows_N] + 1) * (self._in_call_N * 0x9E3779B1 + 1)
-        return np.add.reduceat(mixed, self._call_at_C)
+        return _each(np.add, mixed, self._call_at_C)
 
     @cached_property
     def _state_C(self) -> npt.NDArray[np.int8]:
         """The least state of a batch."""
-        if not len(self._rows_N):
-            return np.zeros(0, dtype=np.int8)
-        return np.minimum.reduceat(self.table["state"][self._rows_N], self._call_at_C)
+        return _each(np.minimum, self.table["state"][self._rows_N], self._call_at_C)
 
     @cached_property
-    def _open_C(self) -> npt.NDArray[np.bool_]:
-        if not len(self._rows_N):
-            return np.zeros(0, dtype=bool)
-        return np.logical_or.reduceat(~is_complete(self.table)[self._rows_N], self._call_at_C)
+    def _is_open_S(self) -> npt.NDArray[np.bool_]:
+        """Positions at which a call has not completed."""
+        open_C = _each(np.logical_or, ~is_complete(self.table)[self._rows_N], self._call_at_C)
+        return _each(np.logical_or, open_C, self._first_call_S)
+
+    @cached_property
+    def _is_closed_mismatch_S(self) -> npt.NDArray[np.bool_]:
+        """Positions at which the members made different calls, each a single one, and all have completed."""
+        low, high = (_each(of, self._signature_C, self._first_call_S) for of in (np.minimum, np.maximum))
+        is_single = _each(np.maximum, self._size_C, self._first_call_S) == 1
+        return (low != high) & is_single & ~self._is_open_S  # type: ignore[no-any-return]
 
     @cached_property
     def _groups(self) -> dict[int, tuple[int, int]]:
         """Group -> its range of positions."""
-        if self.table.is_empty or not len(self._group_S):
+        if self.table.is_empty:
             return {}
-        starts = np.flatnonzero(np.concatenate(([True], self._group_S[1:] != self._group_S[:-1])))
-        ends = [*starts[1:].tolist(), len(self._group_S)]
-        return {int(self._group_S[a]): (int(a), b) for a, b in zip(starts, ends, strict=True)}
+        starts = run_starts(self._group_S).tolist()
+        return {int(self._group_S[a]): (a, b) for a, b in pairwise([*starts, len(self._group_S)])}
 
     @cached_property
     def _last(self) -> dict[int, dict[int, int]]:
@@ -205,9 +223,9 @@ class CallIndex:
         is_last = np.ones(len(order), dtype=bool)
         is_last[:-1] = (group[1:] != group[:-1]) | (rank[1:] != rank[:-1])
         group, rank, seq = group[is_last], rank[is_last], seq[is_last]
-        starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)]).tolist()
-        ranks, seqs, ends = rank.tolist(), seq.tolist(), [*starts, len(group)][1:]
-        return {int(group[a]): dict(zip(ranks[a:b], seqs[a:b], strict=True)) for a, b in zip(starts, ends, strict=True)}
+        ranks, seqs, starts = rank.tolist(), seq.tolist(), run_starts(group).tolist()
+        parts = pairwise([*starts, len(group)])
+        return {int(group[a]): dict(zip(ranks[a:b], seqs[a:b], strict=True)) for a, b in parts}
 
     def last(self, group: int) -> Mapping[int, int]:
         """The last sequence number that each rank issued in a group."""
@@ -217,46 +235,27 @@ class CallIndex:
         """Groups in which a call has not completed."""
         if self.table.is_empty:
             return []
-        calls = np.flatnonzero(self._open_C)
-        return sorted(set(self.table["group"][self._rows_N[self._call_at_C[calls]]].tolist()))
+        return sorted(set(self._group_S[self._is_open_S].tolist()))
 
     def open_positions(self, group: int, most: int) -> list[int]:
         """The first sequence numbers of a group at which a call has not completed."""
-        first, end = self._groups.get(group, (0, 0))
-        if first == end:
-            return []
-        starts = self._first_call_S[first:end]
-        stop = self._first_call_S[end] if end < len(self._first_call_S) else len(self._rank_C)
-        is_open = np.logical_or.reduceat(self._open_C[starts[0] : stop], starts - starts[0])
-        return [int(s) for s in self._seq_S[first:end][is_open][:most]]
+        return self._first_at(self._is_open_S, group, most)
 
     def closed_mismatches(self, group: int, most: int) -> list[int]:
         """The first sequence numbers of a group at which the members made different calls, each a single one, and all have completed."""
+        return self._first_at(self._is_closed_mismatch_S, group, most)
+
+    def _first_at(self, is_wanted_S: npt.NDArray[np.bool_], group: int, most: int) -> list[int]:
         first, end = self._groups.get(group, (0, 0))
-        if first == end:
-            return []
-        starts = self._first_call_S[first:end]
-        stop = self._first_call_S[end] if end < len(self._first_call_S) else len(self._rank_C)
-        made, at = self._signature_C[starts[0] : stop], starts - starts[0]
-        is_open = np.logical_or.reduceat(self._open_C[starts[0] : stop], at)
-        differs = np.minimum.reduceat(made, at) != np.maximum.reduceat(made, at)
-        sizes_C = np.diff(np.append(self._call_at_C, len(self._rows_N)))[starts[0] : stop]
-        is_batch = np.maximum.reduceat(sizes_C, at) > 1
-        return [int(s) for s in self._seq_S[first:end][differs & ~is_open & ~is_batch][:most]]
+        return [int(s) for s in self._seq_S[first:end][is_wanted_S[first:end]][:most]] if first < end else []
 
     def unlike(self, values_N: Ints, most: int) -> list[tuple[int, int]]:
         """The first (group, sequence number) at which those members whose value is known, 0 or more, differ in it, each with a single call."""
-        if not len(self._rows_N):
-            return []
         values = values_N[self._rows_N[self._call_at_C]]
         known = np.where(values < 0, np.iinfo(np.int64).max, values)
-        sizes_C = np.diff(self._call_at_C, append=len(self._rows_N))
-        low, high, most_rows = (
-            np.minimum.reduceat(known, self._first_call_S),
-            np.maximum.reduceat(values, self._first_call_S),
-            np.maximum.reduceat(sizes_C, self._first_call_S),
-        )
-        at = np.flatnonzero((low < high) & (most_rows == 1))[:most]
+        low, high = _each(np.minimum, known, self._first_call_S), _each(np.maximum, values, self._first_call_S)
+        is_single = _each(np.maximum, self._size_C, self._first_call_S) == 1
+        at = np.flatnonzero((low < high) & is_single)[:most]
         return list(zip(self._group_S[at].tolist(), self._seq_S[at].tolist(), strict=True))
 
     def rows_of(self, group: int) -> Ints:
@@ -264,22 +263,15 @@ class CallIndex:
         first, end = self._groups.get(group, (0, 0))
         if first == end:
             return np.zeros(0, dtype=np.int64)
-        a = self._call_at_C[self._first_call_S[first]]
-        b = self._call_at_C[self._first_call_S[end]] if end < len(self._first_call_S) else len(self._rows_N)
+        a, b = self._row_bounds[self._call_bounds[[first, end]]]
         return self._rows_N[a:b]
 
     def arrivals(self, created_N: Ints) -> tuple[Ints, Ints]:
         """`[N]`: when the last member came to the position of each row, and how many came; 0 for sends and receives."""
         last_N, came_N = np.zeros(len(self.table), dtype=np.int64), np.zeros(len(self.table), dtype=np.int64)
-        if len(self._rows_N):
-            created_C = created_N[self._rows_N[self._call_at_C]]
-            calls_S = np.diff(self._first_call_S, append=len(created_C))
-            rows_C = np.diff(self._call_at_C, append=len(self._rows_N))
-            for of_row, of_position in (
-                (last_N, np.maximum.reduceat(created_C, self._first_call_S)),
-                (came_N, calls_S),
-            ):
-                of_row[self._rows_N] = np.repeat(np.repeat(of_position, calls_S), rows_C)
+        created_C, calls_S = created_N[self._rows_N[self._call_at_C]], np.diff(self._call_bounds)
+        for of_row, of_position in ((last_N, _each(np.maximum, created_C, self._first_call_S)), (came_N, calls_S)):
+            of_row[self._rows_N] = np.repeat(np.repeat(of_position, calls_S), self._size_C)
         return last_N, came_N
 
     def position(self, group: int, seq: int) -> Position | None:
@@ -290,30 +282,21 @@ class CallIndex:
         at = first + int(np.searchsorted(self._seq_S[first:end], seq))
         if at >= end or self._seq_S[at] != seq:
             return None
-        a = int(self._first_call_S[at])
-        b = int(self._first_call_S[at + 1]) if at + 1 < len(self._first_call_S) else len(self._rank_C)
+        a, b = self._call_bounds[at : at + 2].tolist()
         signatures = self._signatures(a, b)
-        return Position(
-            group,
-            seq,
-            self._rank_C[a:b].astype(np.int64),
-            self._representatives(a, b, signatures),
-            signatures,
-            self._state_C[a:b],
-        )
+        ranks, rows = self._rank_C[a:b].astype(np.int64), self._representatives(a, b, signatures)
+        return Position(group, seq, ranks, rows, signatures, self._state_C[a:b])
 
     def _members(self, call: int) -> Ints:
         """The rows of a call: one, or those of its batch."""
-        end = int(self._call_at_C[call + 1]) if call + 1 < len(self._call_at_C) else len(self._rows_N)
-        return self._rows_N[int(self._call_at_C[call]) : end]
+        return self._rows_N[self._row_bounds[call] : self._row_bounds[call + 1]]
 
     def _signatures(self, a: int, b: int) -> Ints:
         """Signatures of the calls from a to b; a batch of which the ring buffer kept but the end equals a whole one that ends so."""
         found = self._signature_C[a:b]
         if b - a < 2 or (found == found[0]).all():
             return found
-        ends = np.append(self._call_at_C, len(self._rows_N))[a + 1 : b + 1]
-        lengths = ends - self._call_at_C[a:b]
+        lengths = self._size_C[a:b]
         is_whole = lengths == lengths.max()
         cut = [i for i in np.flatnonzero(~is_whole).tolist() if self._may_have_lost_its_start(self._members(a + i))]
         if not cut:
@@ -334,9 +317,7 @@ class CallIndex:
 
     def _representatives(self, a: int, b: int, signatures: Ints) -> Ints:
         """A row for each call from a to b: of a batch the first member in which the ranks differ."""
-        starts = self._call_at_C[a:b]
-        end = int(self._call_at_C[b]) if b < len(self._call_at_C) else len(self._rows_N)
-        lengths = np.diff(np.append(starts, end))
+        starts, lengths = self._call_at_C[a:b], self._size_C[a:b]
         if (lengths == 1).all() or (signatures == signatures[0]).all():
             return self._rows_N[starts]
         keys = self._signature_N
@@ -344,7 +325,8 @@ class CallIndex:
             rows = self._rows_N[starts + member]
             if (keys[rows] != keys[rows[0]]).any():
                 return rows
-        return self._rows_N[starts + lengths - 1]
+        last: Ints = self._rows_N[starts + lengths - 1]
+        return last
 
 
 _NO_PURPOSE = ("", "undefined")
@@ -379,10 +361,8 @@ def members_by_exclusion(table: CollectiveTable, everybody: Collection[int]) -> 
     seen: dict[int, set[int]] = {}
     for group, rank in {*zip(table["group"].tolist(), table["rank"].tolist(), strict=True)}:
         seen.setdefault(group, set()).add(rank)
-    kinds: dict[str, list[int]] = {}
-    for number, group in enumerate(table.groups):
-        if number in seen and not group.ranks and group.desc not in _NO_PURPOSE:
-            kinds.setdefault(group.desc, []).append(number)
+    unknown = ((g.desc, number) for number, g in enumerate(table.groups) if number in seen and not g.ranks)
+    kinds = grouped((desc, number) for desc, number in unknown if desc not in _NO_PURPOSE)
     found: dict[int, tuple[int, ...]] = {}
     with_calls = set().union(*seen.values())
     for groups in kinds.values():

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.fronts import tracks_a_batch
+from unhang.analyze.fronts import are_sends, tracks_a_batch
 from unhang.analyze.positions import signatures
 from unhang.model import CollectiveTable, different
 from unhang.numeric import np, npt
@@ -105,10 +105,8 @@ class Programs:
     def _kinds(self) -> list[int]:
         """For each group the number of its purpose."""
         kinds: dict[object, int] = {}
-        return [
-            kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
-            for g in self._table.groups
-        ]
+        purposes = (len(g.ranks) if g.desc in ("", "undefined") else g.desc for g in self._table.groups)
+        return [kinds.setdefault(purpose, len(kinds)) for purpose in purposes]
 
     @cached_property
     def _place(self) -> Keys:
@@ -179,7 +177,7 @@ def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> 
 
     Nearly all of their batches send so far one way as they receive from the other, or all members send and receive one way.
     """
-    is_send = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])[table["op"][rows]]
+    is_send = are_sends(table)[table["op"][rows]]
     ahead = np.where(is_send, distance[rows], -distance[rows]) % size_N[rows]
     keys = np.stack([table[name][rows].astype(np.int64) for name in ("group", "rank", "seq")])
     batches, of_row, count = np.unique(keys, axis=1, return_inverse=True, return_counts=True)

@@ -13,14 +13,24 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from unhang.analyze.bindings import Function, Names, Scopes, argument_of, last_name, parameters_of
 from unhang.analyze.rank_names import kind_of_name
+from unhang.analyze.trees import (
+    Bound,
+    File,
+    Function,
+    Scopes,
+    argument_of,
+    file_of,
+    importers_beside,
+    last_name,
+    parameters_of,
+)
 
 _MOST_STEPS = 400
 _NO_RANKS = re.compile(r"lora|matrix_rank", re.IGNORECASE)  # a rank of a matrix
 _ALWAYS = ("is_initialized", "is_available")
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"int": int, "bool": bool, "str": str, "float": float}
-_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.Is: operator.eq, ast.IsNot: operator.ne, ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b, ast.Add: operator.add, ast.Sub: operator.sub, ast.Mod: operator.mod,
@@ -72,7 +82,7 @@ class RankView(NamedTuple):
 class Evaluation:
     """Evaluates expressions of one file for one rank. What it cannot evaluate is open; it never raises."""
 
-    def __init__(self, names: Names, view: RankView) -> None:
+    def __init__(self, names: File, view: RankView) -> None:
         self._names, self._view = names, view
         self._steps = 0
         self._within: list[object] = []
@@ -160,8 +170,7 @@ class Evaluation:
                 continue  # its names are not seen in its methods
             if isinstance(scope, Function) and name in parameters_of(scope):
                 return self._argument(scope, name)
-            if (scope, name) in self._names.variables:
-                bound = self._names.variables[scope, name]
+            if bound := _as_set(self._names.variables.get((scope, name), ())):
                 if any(e is not None and _NO_RANKS.search(ast.unparse(e)) for e, _ in bound):
                     return Value()
                 found = self._any_of(bound, ("name", scope, name))
@@ -187,7 +196,8 @@ class Evaluation:
         made = self._names.functions.get("__init__", ()) if function.name == "__init__" else ()
         of_class = next((getattr(around[-1], "name", "") for one, around in made if one is function), "")
         found = []
-        for names in (self._names, *(self._names.elsewhere() if of_class else ())):
+        importers = importers_beside(self._names.path) if of_class else ()
+        for names in (self._names, *map(file_of, importers)):
             there = self if names is self._names else Evaluation(names, self._view)
             for call, scopes in names.calls.get(of_class or function.name, ()):
                 found.append(there.of(argument_of(call, function, name), scopes))
@@ -199,8 +209,8 @@ class Evaluation:
         found = Value()
         if node.attr in self._names.functions:
             found = self._returned(node.attr, None, ())
-        if not found.by_rank and node.attr in self._names.attributes:
-            found = self._any_of(self._names.attributes[node.attr], ("attribute", node.attr))
+        if not found.by_rank and (bound := _as_set(self._names.attributes.get(node.attr, ()))):
+            found = self._any_of(bound, ("attribute", node.attr))
         # A constant is what it was before somebody set it.
         return found if found.by_rank else self._of_the_view(node.attr)
 
@@ -257,9 +267,8 @@ class Evaluation:
                         return Value()
         return None
 
-    def _any_of(self, bound: Iterable[tuple[ast.expr | None, Scopes]], key: object) -> Value:
+    def _any_of(self, bound: Sequence[tuple[ast.expr | None, Scopes]], key: object) -> Value:
         """The value of what is bound in several places: where the rank decides one, the constants are defaults."""
-        bound = list(bound)
         values = self._once(key, lambda: [self.of(e, scopes) for e, scopes in bound]) or [Value()]
         by_rank = [v for v in values if v.by_rank]
         if by_rank:
@@ -277,13 +286,18 @@ class Evaluation:
             self._within.pop()
 
 
+def _as_set(bound: Iterable[Bound]) -> list[tuple[ast.expr | None, Scopes]]:
+    """What a name is set to; None where it is but a part of something."""
+    return [(b.value if b.how == "whole" else None, b.scopes) for b in bound if b.how != "change"]
+
+
 def _as_text(value: Value) -> Value:
     return value if value.is_open else Value(str(value.value), value.by_rank)
 
 
 def _applied(op: ast.AST, left: Value, right: Value) -> Value:
     by_rank = left.by_rank or right.by_rank
-    apply = _OPERATORS.get(type(op))
+    apply = OPERATORS.get(type(op))
     if apply is None or left.is_open or right.is_open:
         return Value(_OPEN, by_rank)
     return Value(apply(left.value, right.value), by_rank)

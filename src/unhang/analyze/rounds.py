@@ -1,17 +1,18 @@
-"""Loops that some ranks left while others are still in them, and which of several made another number of rounds."""
+"""Loops that some ranks left while others are still in them: which made another number of rounds, whether the data ran out, and what it should go over."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from unhang.analyze.bindings import SCOPES, last_name
-from unhang.analyze.callpath import Path
+from unhang.analyze.callpath import Path, is_same_function, loops_on
 from unhang.analyze.may_differ import OPEN, OWN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
-from unhang.analyze.source import Condition, Loop, ends_rounds, loop_at, nodes_around, surroundings
-from unhang.model import Case, Frame
+from unhang.analyze.source import Condition, Loop, ends_rounds, function_at, loop_at, nearest, scopes_at, surroundings
+from unhang.analyze.trees import last_name, names_in, parameters_of
+from unhang.model import Case, Frame, PendingCall
 
 _COUNTED = ("range", "trange")
 
@@ -31,12 +32,8 @@ def left_loop_between(
     case: Case, stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
 ) -> LeftLoop | None:
     """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
-    gone = [
-        (frame, loop)
-        for depth, frame in reversed([*enumerate(stay)])
-        for loop in reversed(surroundings(frame.file, frame.line).loops)
-        if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop)
-    ]
+    inner_first = reversed(loops_on(stay))
+    gone = [(f, x) for i, f, x in inner_first if is_in(before, stay, i, x) and not is_in(left, stay, i, x)]
     frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
     return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
 
@@ -51,7 +48,7 @@ def passed_loop_between(
     frame, behind = stay[depth], left[depth]
     mine, theirs = (surroundings(f.file, f.line) for f in (frame, behind))
     loop = next((x for x in mine.loops if x not in theirs.loops), None)
-    if loop is None or (frame.file, frame.function) != (behind.file, behind.function) or behind.line <= loop.last:
+    if loop is None or not is_same_function(frame, behind) or behind.line <= loop.last:
         return None
     around = surroundings(frame.file, loop.header).conditions
     is_open = any(c.suspicion for c in around if c not in theirs.conditions)
@@ -66,7 +63,12 @@ def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
     if len(path) <= depth or path[:depth] != stay[:depth]:
         return False
     frame = path[depth]
-    return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
+    return is_same_function(frame, stay[depth]) and frame.line in loop
+
+
+def goes_through(path: Path, frame: Frame, loop: Loop) -> bool:
+    """Whether a path, of which the outer frames may be missing, goes through a loop in the frame's function."""
+    return any(is_same_function(f, frame) and f.line in loop for f in path)
 
 
 def is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
@@ -109,7 +111,7 @@ def rounds_of(frame: Frame, header: int) -> int:
     head = loop_at(frame.file, header)
     if head is None:
         return OPEN
-    scopes = tuple(n for n in nodes_around(frame.file, header) if isinstance(n, SCOPES))
+    scopes = scopes_at(frame.file, header)
     if isinstance(head, ast.While):
         return may_differ(frame.file, head.test, scopes)
     found = may_differ(frame.file, head.iter, scopes)
@@ -145,3 +147,87 @@ def _counter(head: ast.For | ast.AsyncFor) -> tuple[str, str] | None:
         ):
             return name, str(first)
     return None
+
+
+def ran_out(
+    case: Case, leavers: Sequence[int], stayers: Sequence[int], until_ns: int, at: Frame, is_framework: bool = False
+) -> bool | None:
+    """Whether a loader ended on a rank that left, and not, or after another number of batches, on one that stayed; None if not known.
+
+    `until_ns`: when the leavers made the first call outside of the loop. `at`: the head of the loop, or the line that runs it in a
+    framework. Other data than a loader's may have ended where no loader is known to be asked there.
+    """
+    known = [
+        f for r in leavers if r in case.ranks for f in case.ranks[r].facts if f.kind == "program.loader" and f["ends"]
+    ]
+    if not known or not all(r in case.ranks for r in (*leavers, *stayers)):
+        return None
+    is_over_loader = any(_is_at(f.at, at) for f in known)
+    stay = [_ends(case, r) for r in stayers]
+    for rank in leavers:
+        for place, end in _ends(case, rank).items():
+            if end.started_ns > until_ns or (is_over_loader and place and not _is_at(place[0], at)):
+                continue
+            if any(_is_behind(ends.get(place), end) for ends in stay):
+                return True
+    return False if is_over_loader or is_framework else None
+
+
+def _is_at(place: Frame | None, line: Frame) -> bool:
+    """Whether a place is that line; of a long path the page has only the end."""
+    return place is not None and place.line == line.line and line.file.endswith(place.file)
+
+
+def _is_behind(theirs: PendingCall | None, mine: PendingCall) -> bool:
+    """Whether a loader of another rank has not ended as often, or has ended after another number of batches."""
+    if theirs is None or theirs.index < mine.index:
+        return True
+    return theirs.index == mine.index and theirs.detail != mine.detail
+
+
+def _ends(case: Case, rank: int) -> dict[tuple[Frame, ...], PendingCall]:
+    """The last end of a loader at each place of the program; one without a place where a thread of a library asks."""
+    ends = (c for c in case.ranks[rank].pending if c.kind == "loader_end")
+    return {c.frames: c for c in sorted(ends, key=lambda c: c.started_ns)}
+
+
+class CountedApart(NamedTuple):
+    """The heads of the two loops, and what each goes over. `mine`: of the side whose count changed; `can_name`: the other could go over the same."""
+
+    mine: Frame
+    mine_over: str
+    theirs: Frame
+    theirs_over: str
+    theirs_target: str
+    can_name: bool
+
+
+def counted_apart(mine: Frame, header: int, stay: Path) -> CountedApart | None:
+    """The loop of a side at `header` beside the innermost one of the other, which waits on the way `stay`; None where both go over the same."""
+    around = loops_on(stay)
+    if not around:
+        return None
+    _, at, loop = around[-1]
+    here, there = replace(mine, line=header), replace(at, line=loop.header)
+    one, other = (loop_at(f.file, f.line) for f in (here, there))
+    if not isinstance(one, ast.For) or not isinstance(other, ast.For) or here == there:
+        return None
+    over, theirs = ast.unparse(one.iter), ast.unparse(other.iter)
+    can_name = _can_name(one.iter, here, there)
+    return CountedApart(here, over, there, theirs, ast.unparse(other.target), can_name) if over != theirs else None
+
+
+def _can_name(over: ast.expr, here: Frame, there: Frame) -> bool:
+    """Whether the other function has all that an expression asks for, under the same names: parameters, and attributes of a class that both share."""
+    one, other = (function_at(f.file, f.line) for f in (here, there))
+    if one is None or other is None:
+        return False
+    shared = {*parameters_of(one)} & {*parameters_of(other)}
+    names = names_in(over)
+    bases = [_class_and_bases(f) for f in (here, there)]
+    return names <= shared and ("self" not in names or bool(bases[0] & bases[1]))
+
+
+def _class_and_bases(frame: Frame) -> set[str]:
+    found = nearest(frame.file, frame.line, ast.ClassDef)
+    return {found.name, *map(ast.unparse, found.bases)} - {"object"} if found is not None else set()

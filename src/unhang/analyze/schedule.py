@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from os.path import dirname, isabs, relpath
 from typing import NamedTuple, TypeAlias
 
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.positions import bare_op, numels
 from unhang.model import CollectiveCall, CollectiveTable, Frame, ProcessGroup, different, user_frames
 from unhang.numeric import np, npt
@@ -44,9 +45,8 @@ class Places:
 
     def _name(self, file: str) -> str:
         is_absolute = isabs(file) and isabs(self._folder)  # of others nobody knows where they lie
-        return (
-            relpath(file, self._folder) if is_absolute and not (file in self._shared and self._is_elsewhere) else file
-        )
+        is_common = file in self._shared and self._is_elsewhere
+        return relpath(file, self._folder) if is_absolute and not is_common else file
 
     def text(self, call: CollectiveCall | None) -> str:
         """The same for people; empty where no call or no stack is."""
@@ -270,11 +270,8 @@ def _within(s: Streams, both: Ints, stretch: tuple[Ints, Ints], spans: Sequence[
     least, most = (np.append(part, -1)[at] for part in stretch)
     least[~is_in_both] = spans[1]
     key_N = one_key((np.repeat(at, s.lengths), s.seq_N, s.nth_N), spans)
-    if (
-        (least <= s.first).all()
-        and (most >= s.last).all()
-        and (s.first == s.seq_N[np.cumsum(s.lengths) - s.lengths]).all()
-    ):
+    is_whole = (least <= s.first) & (most >= s.last) & (s.first == s.seq_N[np.cumsum(s.lengths) - s.lengths])
+    if is_whole.all():
         return key_N, s.row_N
     least_N, most_N = (np.repeat(part, s.lengths) for part in (least, most))
     within = np.flatnonzero((s.seq_N >= least_N) & (s.seq_N <= most_N))
@@ -371,12 +368,9 @@ def _difference(
 
 def divergences(firsts: Iterable[FirstDifference], most: int = 64) -> tuple[Divergence, ...]:
     """Equal first differences of several ranks as one, in the order of our run; changed lines come last."""
-    found: dict[tuple[str, int, str, str, str, str, bool], list[FirstDifference]] = {}
-    for first in firsts:
-        found.setdefault(first[2:], []).append(first)
-    ordered = sorted(
-        found, key=lambda key: (key[-1], min(f.began_ns for f in found[key]), [f.rank for f in found[key]])
-    )
+    found = grouped((first[2:], first) for first in firsts)
+    began = {key: (min(f.began_ns for f in of), [f.rank for f in of]) for key, of in found.items()}
+    ordered = sorted(found, key=lambda key: (key[-1], began[key]))
     return tuple(Divergence(tuple(sorted(f.rank for f in found[key])), *key) for key in ordered[:most])
 
 
@@ -392,7 +386,4 @@ def _call_text(call: CollectiveCall | None) -> str:
 
 def by_description(groups: Sequence[ProcessGroup]) -> Mapping[str, list[ProcessGroup]]:
     """Groups under what they are for; names are mere counters."""
-    found: dict[str, list[ProcessGroup]] = {}
-    for group in groups:
-        found.setdefault(str(group), []).append(group)
-    return found
+    return grouped((str(group), group) for group in groups)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang.analyze.rank_conditions import RankView, Value
+from unhang.analyze.callpath import is_same_function
+from unhang.analyze.rank_conditions import OPERATORS, RankView, Value
 from unhang.analyze.source import Condition, around, function_at, lines_that_call_the_same, loop_at, surroundings
+from unhang.analyze.trees import inside, names_in
 from unhang.model import Case, Frame
 
 
@@ -73,9 +74,8 @@ def _parts(case: Case, condition: Condition, passing: Iterable[int], failing: It
 
 def is_split_by(case: Case, condition: Condition, passing: Iterable[int], others: Iterable[int]) -> bool:
     """Whether by its rank each of the former passes a condition for certain, and none of the others does."""
-    return all(v.passes for v in _values(case, condition, passing)) and not any(
-        v.passes for v in _values(case, condition, others)
-    )
+    passes, theirs = ([v.passes for v in _values(case, condition, ranks)] for ranks in (passing, others))
+    return all(passes) and not any(theirs)
 
 
 def _has_counterpart(case: Case, frame: Frame, side: Side, against: Side) -> bool:
@@ -111,7 +111,7 @@ def variables_of(case: Case, rank: int, frame: Frame) -> dict[str, str]:
     """The numbers and booleans of a rank's main thread in the innermost call of the frame's function."""
     found: dict[str, str] = {}
     for seen, name, value in _variables(case, rank):
-        if (seen.file, seen.function) == (frame.file, frame.function):
+        if is_same_function(seen, frame):
             found.setdefault(name, value)
     return found
 
@@ -133,21 +133,16 @@ def _holds(case: Case, rank: int, frame: Frame, condition: Condition) -> bool | 
     by_number = condition.on(view_of(case, rank)).passes
     if by_number is not None:
         return by_number
-    now = next((f for f, _, _ in _variables(case, rank) if (f.file, f.function) == (frame.file, frame.function)), None)
+    now = next((f for f, _, _ in _variables(case, rank) if is_same_function(f, frame)), None)
     values = variables_of(case, rank, frame)
-    names = {n.id for n in ast.walk(condition.test) if isinstance(n, ast.Name)}
+    names = names_in(condition.test)
     function = function_at(frame.file, condition.line)
     if now is None or function is None or not names <= set(values):
         return None
-    written = {
-        n.lineno
-        for n in ast.walk(function)
-        if isinstance(n, ast.Name) and n.id in names and not isinstance(n.ctx, ast.Load)
-    }
-    is_later = now.line > condition.line
-    if any(
-        condition.line < line <= now.line if is_later else not now.line < line <= condition.line for line in written
-    ):
+    used = (n for n in inside(function, ast.Name) if n.id in names)
+    written = {n.lineno for n in used if not isinstance(n.ctx, ast.Load)}
+    (since, until), is_later = sorted((condition.line, now.line)), now.line > condition.line
+    if any((since < line <= until) is is_later for line in written):
         return None
     try:
         given = {name: ast.literal_eval(values[name]) for name in names}
@@ -164,12 +159,12 @@ def _value(test: ast.expr, given: Mapping[str, Any]) -> bool | None:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             value = _value(inner, given)
             return None if value is None else not value
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if isinstance(op, _COMPARED):
             sides = [
                 given[n.id] if isinstance(n, ast.Name) else n.value if isinstance(n, ast.Constant) else None
                 for n in (left, right)
             ]
-            return _COMPARED[type(op)](*sides) if all(isinstance(x, int | float) for x in sides) else None
+            return OPERATORS[type(op)](*sides) if all(isinstance(x, int | float) for x in sides) else None
         case ast.BoolOp(op=op, values=values):
             found = [_value(v, given) for v in values]
             decisive = isinstance(op, ast.Or)
@@ -177,9 +172,7 @@ def _value(test: ast.expr, given: Mapping[str, Any]) -> bool | None:
     return None
 
 
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
+_COMPARED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
 def differing(
@@ -193,12 +186,8 @@ def differing(
     found = []
     for name in left[0] if left and right else ():
         ours, theirs = {v.get(name) for v in left}, {v.get(name) for v in right}
-        if (
-            len(ours) == len(theirs) == 1
-            and None not in ours | theirs
-            and ours != theirs
-            and not _RANK_ITSELF.fullmatch(name)
-        ):
+        is_known = len(ours) == len(theirs) == 1 and None not in ours | theirs
+        if is_known and ours != theirs and not _RANK_ITSELF.fullmatch(name):
             found.append((name, str(ours.pop()), str(theirs.pop())))
     return tuple(found)
 
@@ -207,14 +196,9 @@ def are_a_round_ahead(case: Case, ahead: Sequence[int], behind: Sequence[int], f
     """Whether by its own variable one of the loops around the frame's line is in a later round on all of `ahead`; not the innermost loop."""
     for loop in surroundings(frame.file, frame.line).loops[:-1]:
         head = loop_at(frame.file, loop.header)
-        names = [n.id for n in ast.walk(head.target) if isinstance(n, ast.Name)] if isinstance(head, ast.For) else []
-        for name in names:
+        for name in names_in(head.target) if isinstance(head, ast.For) else ():
             mine, theirs = ([variables_of(case, r, frame).get(name, "") for r in ranks] for ranks in (ahead, behind))
-            if (
-                mine
-                and theirs
-                and all(v.isdecimal() for v in (*mine, *theirs))
-                and min(map(int, mine)) > max(map(int, theirs))
-            ):
+            is_told = mine and theirs and all(v.isdecimal() for v in (*mine, *theirs))
+            if is_told and min(map(int, mine)) > max(map(int, theirs)):
                 return True
     return False

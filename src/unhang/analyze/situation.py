@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from unhang.analyze.activity import Activity
-from unhang.analyze.align import StuckCollective, stuck_collectives
-from unhang.analyze.by_design import own_work
+from unhang.analyze.align import StuckCollective, Unlike, stuck_collectives, unlike_values
 from unhang.analyze.by_kind import Events, Readings, is_of_training
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
 from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, had_come, is_timeout
@@ -18,8 +17,7 @@ from unhang.analyze.logged_calls import Watchdogs
 from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import Standing, Word, parted, standing
-from unhang.analyze.stragglers import Straggler, stragglers
-from unhang.analyze.unlike_values import Unlike, unlike_values
+from unhang.analyze.stragglers import Straggler, own_work, stragglers
 from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, runs_ahead, waits_for
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
 from unhang.read.logs import events_of_errors

@@ -8,13 +8,14 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.by_kind import grouped
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.own_lines import OwnLine, by_rank, own_lines
 from unhang.analyze.sides import view_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, surroundings
+from unhang.analyze.trees import inside, last_name
 from unhang.model import Case, CollectiveCall, Frame
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -47,22 +48,15 @@ def slower_at_work(s: Situation, waited: Iterable[int], before: int) -> SlowWork
     """
     waits = set(waited)
     ranks = by_rank(x for x in own_lines(s) if x.order < before)
-    works: dict[tuple[str, int], dict[int, list[Count]]] = {}
-    for rank, lines in ranks.items():
-        for line in lines:
-            if (count := _counted(line)) is not None:
-                works.setdefault((_name(line), count.total), {}).setdefault(rank, []).append(count)
-    found = [x for counts in works.values() if (x := _unfinished(counts, ranks, waits)) is not None]
+    counts = ((rank, c) for rank, lines in ranks.items() for line in lines if (c := _counted(line)) is not None)
+    works = grouped(((_NO_LETTERS.sub(" ", c.line.words.partition("%|")[0]), c.total), (r, c)) for r, c in counts)
+    found = [x for work in works.values() if (x := _unfinished(grouped(work), ranks, waits)) is not None]
     return max(found, key=lambda x: max(c.line.order for c in x.slow.values()), default=None)
 
 
 def _counted(line: OwnLine) -> Count | None:
     match = _COUNT.search(line.line.text[:_MOST_CHARS])
     return Count(int(match[1]), int(match[2]), line) if match and int(match[1]) <= int(match[2]) else None
-
-
-def _name(line: OwnLine) -> str:
-    return _NO_LETTERS.sub(" ", line.words.partition("%|")[0])
 
 
 def _unfinished(
@@ -116,13 +110,8 @@ def too_late(s: Situation) -> TooLate | None:
         calls = stuck.calls
         late = tuple(sorted(r for r, c in calls.items() if c.created_ns > gave_up))
         waiting = tuple(sorted(r for r in calls if r not in late))
-        if (
-            stuck.missing
-            or stuck.is_mismatch
-            or not late
-            or len(late) >= len(waiting)
-            or not errors.keys() <= {*waiting}
-        ):
+        is_of_all = not (stuck.missing or stuck.is_mismatch) and errors.keys() <= {*waiting}
+        if not is_of_all or not 0 < len(late) < len(waiting):
             continue
         waited_s = (gave_up - max(calls[r].created_ns for r in waiting)) / 1e9
         limit_ms = calls[waiting[0]].timeout_ms or 0
@@ -137,13 +126,9 @@ def _alone_before(case: Case, call: CollectiveCall, ranks: tuple[int, ...]) -> t
     here, before = user_path(call.frames), _path_before(case, call)
     for depth, frame in enumerate(here):
         last = before[depth] if before[:depth] == here[:depth] and len(before) > depth else None
-        is_here = last is not None and (last.file, last.function) == (frame.file, frame.function)
-        since = last.line if last is not None and is_here else 0
+        since = last.line if last is not None and is_same_function(last, frame) else 0
         function = function_at(frame.file, frame.line) if since != frame.line else None
-        blocks = (
-            sorted((n for n in ast.walk(function) if isinstance(n, ast.If)), key=lambda n: n.lineno) if function else ()
-        )
-        for block in blocks:
+        for block in sorted(inside(function, ast.If), key=lambda n: n.lineno):
             first = block.body[0].lineno
             is_between = since < first < frame.line if since < frame.line else not frame.line <= first <= since
             found = _of_these(case, frame.file, first, ranks) if is_between else None
@@ -169,5 +154,5 @@ def _of_these(case: Case, path: str, line: int, ranks: tuple[int, ...]) -> Condi
 
 
 def _first_call(block: ast.If) -> int:
-    calls = [n for s in block.body for n in ast.walk(s) if isinstance(n, ast.Call)]
+    calls = (c for s in block.body for c in inside(s, ast.Call))
     return min((c.lineno for c in calls if last_name(c.func) not in _SAYS), default=0)

@@ -10,10 +10,23 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import SCOPES, Names, Scopes, last_name
 from unhang.analyze.may_differ import OWN, may_differ
 from unhang.analyze.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
-from unhang.analyze.trees import covers, importers_beside, line_text, read_source, tree_of
+from unhang.analyze.trees import (
+    SCOPES,
+    File,
+    Function,
+    Node,
+    Scopes,
+    blocks_of,
+    covers,
+    file_of,
+    inside,
+    last_name,
+    line_text,
+    read_source,
+    tree_of,
+)
 from unhang.model import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -45,7 +58,7 @@ class Condition:
     text: str
     test: ast.expr = field(compare=False, repr=False)
     scopes: Scopes = field(compare=False, repr=False)
-    names: Names = field(compare=False, repr=False)
+    names: File = field(compare=False, repr=False)
 
     def on(self, view: RankView) -> Value:
         """What it gives on a rank."""
@@ -114,6 +127,16 @@ def nodes_around(path: str, line: int) -> tuple[ast.AST, ...]:
     return (tree, *_chain(tree, line)) if tree is not None else ()
 
 
+def scopes_at(path: str, line: int) -> Scopes:
+    """The module, classes and functions around a line, outermost first."""
+    return tuple(n for n in nodes_around(path, line) if isinstance(n, SCOPES))
+
+
+def nearest(path: str, line: int, kind: type[Node]) -> Node | None:
+    """The innermost node of a kind around a line."""
+    return next((n for n in reversed(nodes_around(path, line)) if isinstance(n, kind)), None)
+
+
 def frame_at(path: str, line: int) -> Frame:
     """A line of a file, with the function that it is in."""
     return Frame(path, line, surroundings(path, line).function)
@@ -121,17 +144,12 @@ def frame_at(path: str, line: int) -> Frame:
 
 def function_at(path: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost function around a line."""
-    found = (n for n in reversed(nodes_around(path, line)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    return next(found, None)
+    return next((n for n in reversed(nodes_around(path, line)) if isinstance(n, Function)), None)
 
 
 def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None:
     """The loop whose head stands at this line."""
-    loops = (
-        (n for n in _chain(tree, header) if isinstance(n, ast.For | ast.AsyncFor | ast.While))
-        if (tree := tree_of(path))
-        else ()
-    )
+    loops = (n for n in nodes_around(path, header) if isinstance(n, ast.For | ast.AsyncFor | ast.While))
     return next((n for n in loops if n.lineno == header), None)
 
 
@@ -168,13 +186,6 @@ def _guards_before(body: list[ast.stmt], line: int) -> Iterator[ast.expr]:
             yield negated(statement.test)
 
 
-def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(node, name, None)
-        if isinstance(block, list):
-            yield block
-
-
 def negated(test: ast.expr) -> ast.expr:
     """The opposite of a test, in the words that one would use."""
     match test:
@@ -188,7 +199,7 @@ def negated(test: ast.expr) -> ast.expr:
 
 
 def _calls_on(node: ast.AST, line: int) -> bool:
-    return any(isinstance(n, ast.Call) and covers(n, line) for n in ast.walk(node))
+    return any(covers(n, line) for n in inside(node, ast.Call))
 
 
 def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
@@ -207,7 +218,7 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             named = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
             yield from (ast.copy_location(ast.Name(n), d) for d in named if named_like_a_rank(n := last_name(d)))
-    for block in _blocks(node):
+    for block in blocks_of(node):
         if any(covers(s, line) for s in block):
             yield from _guards_before(block, line)
 
@@ -217,13 +228,12 @@ def _when_reduced(chain: list[ast.AST], line: int) -> Iterator[ast.expr]:
     for node in chain:
         choices = [i.context_expr for i in node.items] if isinstance(node, ast.With | ast.AsyncWith) else []
         names = {c.id for c in choices if isinstance(c, ast.Name)}
-        assigned = (n for n in ast.walk(chain[0]) if isinstance(n, ast.Assign) and n.lineno < line) if names else ()
+        assigned = (n for n in inside(chain[0] if names else None, ast.Assign) if n.lineno < line)
         choices += [n.value for n in assigned if not names.isdisjoint(map(last_name, n.targets))]
         for choice in choices:
-            waits = [_has_no_sync(b) for b in (choice.body, choice.orelse)] if isinstance(choice, ast.IfExp) else []
-            if isinstance(choice, ast.IfExp) and waits[0] is not waits[1]:
-                yield negated(choice.test) if waits[0] else choice.test
-        for statement in (s for block in _blocks(node) if any(covers(s, line) for s in block) for s in block):
+            if isinstance(choice, ast.IfExp) and _has_no_sync(choice.body) is not _has_no_sync(choice.orelse):
+                yield negated(choice.test) if _has_no_sync(choice.body) else choice.test
+        for statement in (s for block in blocks_of(node) if any(covers(s, line) for s in block) for s in block):
             match statement:
                 case ast.Expr(ast.Call(func=ast.Attribute(attr="set_requires_gradient_sync"), args=[test, *_])):
                     pass
@@ -236,7 +246,7 @@ def _when_reduced(chain: list[ast.AST], line: int) -> Iterator[ast.expr]:
 
 
 def _has_no_sync(node: ast.AST) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == "no_sync" for n in ast.walk(node))
+    return any(n.attr == "no_sync" for n in inside(node, ast.Attribute))
 
 
 def _loop_of(node: ast.AST) -> Loop | None:
@@ -257,26 +267,17 @@ def _fetches_next(chain: list[ast.AST], line: int) -> bool:
     return False
 
 
-@lru_cache(maxsize=64)
-def _names(path: str) -> Names:
-    parsed = read_source(path)
-    return Names.of(
-        parsed[0] if parsed else ast.Module([], []), lambda: [_names(other) for other in importers_beside(path)]
-    )
-
-
 @lru_cache(maxsize=4096)
 def surroundings(path: str, line: int) -> Surroundings:
     """What decides whether `line` of `path` runs. Empty where the source cannot be read."""
-    parsed = read_source(path)
-    if parsed is None:
+    whole = [*nodes_around(path, line)]
+    if not whole:
         return Surroundings()
-    whole = [parsed[0], *_chain(parsed[0], line)]
     starts = [i for i, n in enumerate(whole) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
     chain = whole[starts[-1] :] if starts else whole
     function = str(getattr(chain[0], "name", "<module>"))
     loops = tuple(loop for node in chain if (loop := _loop_of(node)) is not None and line in loop)
-    scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), _names(path)
+    scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), file_of(path)
     tests = [test for node in chain for test in _tests_of(node, line)]
     if ".backward(" in (text := line_text(path, line)):
         tests += _when_reduced(chain, line)
@@ -287,8 +288,7 @@ def surroundings(path: str, line: int) -> Surroundings:
 
 def condition_of(path: str, test: ast.expr) -> Condition:
     """A test of a file as a condition."""
-    scopes = tuple(n for n in nodes_around(path, test.lineno) if isinstance(n, SCOPES))
-    return Condition(path, test.lineno, ast.unparse(test), test, scopes, _names(path))
+    return Condition(path, test.lineno, ast.unparse(test), test, scopes_at(path, test.lineno), file_of(path))
 
 
 def around(frame: Frame, since_ns: int = 0) -> Surroundings:
@@ -309,11 +309,15 @@ def _written_ns(path: str) -> int:
         return 0
 
 
+def _ends_of(condition: Condition) -> list[ast.stmt]:
+    """The last statements of the tests at a condition's line that have no other side."""
+    tests = inside(tree_of(condition.path), ast.If)
+    return [n.body[-1] for n in tests if n.lineno == condition.line and not n.orelse]
+
+
 def raise_of(condition: Condition) -> ast.Raise | None:
     """The exception that is the other outcome of a condition, where it is one."""
-    parsed = read_source(condition.path)
-    tests = (n for n in ast.walk(parsed[0]) if isinstance(n, ast.If) and n.lineno == condition.line) if parsed else ()
-    return next((n.body[-1] for n in tests if isinstance(n.body[-1], ast.Raise) and not n.orelse), None)
+    return next((s for s in _ends_of(condition) if isinstance(s, ast.Raise)), None)
 
 
 def ends_rounds(condition: Condition, is_in_loop: bool) -> bool:
@@ -322,28 +326,20 @@ def ends_rounds(condition: Condition, is_in_loop: bool) -> bool:
     `is_in_loop`: it stands in the function of the loop.
     """
     ways = (ast.Raise, ast.Return, ast.Break) if is_in_loop else (ast.Raise,)
-    parsed = read_source(condition.path)
-    tests = (n for n in ast.walk(parsed[0]) if isinstance(n, ast.If) and n.lineno == condition.line) if parsed else ()
-    return any(isinstance(n.body[-1], ways) and not n.orelse for n in tests)
+    return any(isinstance(s, ways) for s in _ends_of(condition))
 
 
 def handles_signal(frame: Frame) -> bool:
     """Whether its file makes the frame's function the handler of a signal: it then runs at any line."""
     parsed = read_source(frame.file)
-    calls = (
-        (n for n in ast.walk(parsed[0]) if isinstance(n, ast.Call)) if parsed and "signal" in "".join(parsed[1]) else ()
-    )
-    return any(
-        last_name(call.func) in ("signal", "add_signal_handler")
-        and any(last_name(a) == frame.function for a in call.args[1:])
-        for call in calls
-    )
+    calls = inside(parsed[0], ast.Call) if parsed and "signal" in "".join(parsed[1]) else []
+    sets = (c for c in calls if last_name(c.func) in ("signal", "add_signal_handler"))
+    return any(last_name(a) == frame.function for c in sets for a in c.args[1:])
 
 
 def ends_block(frame: Frame) -> bool:
     """Whether an exception that stands at this line goes on from there: it is in a `finally`, or at the head of a `with`."""
-    parsed = read_source(frame.file)
-    for node in _chain(parsed[0], frame.line) if parsed else ():
+    for node in nodes_around(frame.file, frame.line):
         if isinstance(node, ast.Try | ast.TryStar) and any(covers(n, frame.line) for n in node.finalbody):
             return True
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= frame.line < node.body[0].lineno:
@@ -353,39 +349,24 @@ def ends_block(frame: Frame) -> bool:
 
 def lines_that_call_the_same(frame: Frame) -> tuple[Frame, ...]:
     """The other lines, in the frame's function or class, that call what the frame's line calls, by the last part of its name."""
-    parsed = read_source(frame.file)
-    if parsed is None:
-        return ()
-    scopes = [n for n in (parsed[0], *_chain(parsed[0], frame.line)) if isinstance(n, SCOPES)]
-    place = next((n for n in scopes if isinstance(n, ast.ClassDef)), scopes[-1])
-    calls = [(n.lineno, last_name(n.func)) for n in ast.walk(place) if isinstance(n, ast.Call)]
+    scopes = scopes_at(frame.file, frame.line)
+    place = next((n for n in scopes if isinstance(n, ast.ClassDef)), scopes[-1] if scopes else None)
+    calls = [(n.lineno, last_name(n.func)) for n in inside(place, ast.Call)]
     names = {name for line, name in calls if line == frame.line}
     lines = sorted({line for line, name in calls if name in names and line != frame.line})
-    return tuple(Frame(frame.file, line, surroundings(frame.file, line).function) for line in lines)
+    return tuple(frame_at(frame.file, line) for line in lines)
 
 
 def catches_stop_iteration(path: str, line: int) -> int | None:
     """The line of an `except StopIteration` in the loops around `line`, or None."""
-    parsed = read_source(path)
     loops = surroundings(path, line).loops
-    if parsed is None or not loops:
-        return None
-    for node in ast.walk(parsed[0]):
-        if not isinstance(node, ast.ExceptHandler) or node.type is None or node.lineno not in loops[0]:
-            continue
-        if "StopIteration" in ast.unparse(node.type):
-            return node.lineno
-    return None
+    handlers = [h for h in inside(tree_of(path), ast.ExceptHandler) if loops and h.lineno in loops[0]]
+    return next((h.lineno for h in handlers if h.type is not None and "StopIteration" in ast.unparse(h.type)), None)
 
 
 def calls_only_on_rank_zero(path: str, line: int) -> tuple[Frame, ...]:
     """Other calls, under a rank-0 condition, of what the given line calls (`s.net(x)` -> every `s.net(...)`)."""
-    parsed = read_source(path)
-    if parsed is None:
-        return ()
-    calls = [n for n in ast.walk(parsed[0]) if isinstance(n, ast.Call)]
+    calls = inside(tree_of(path), ast.Call)
     names = {ast.unparse(n.func) for n in calls if n.lineno == line}
     lines = {n.lineno for n in calls if ast.unparse(n.func) in names and n.lineno != line}
-    return tuple(
-        Frame(path, n, surroundings(path, n).function) for n in sorted(lines) if surroundings(path, n).only_on_rank_zero
-    )
+    return tuple(frame_at(path, n) for n in sorted(lines) if surroundings(path, n).only_on_rank_zero)

@@ -248,12 +248,8 @@ def _without_calls(case: Case) -> Standing:
         return Standing(Word.MOVES, f"no rank waits for another one; {_doings(case, moving)}")
     if _all_changed(case):
         return Standing(Word.MOVES, f"no rank waits for another one, and all of them run; {_doings(case, ranks)}")
-    kinds = {r: activity_of(case.ranks[r]).kind for r in ranks}
-    if (
-        ranks
-        and all(kind in ("shutdown", "frozen") for kind in kinds.values())
-        and not any(_moved(case, r) is None for r in ranks)
-    ):
+    are_over = all(activity_of(case.ranks[r]).kind in ("shutdown", "frozen") for r in ranks)
+    if ranks and are_over and not any(_moved(case, r) is None for r in ranks):
         return Standing(Word.STALLED, _doings(case, ranks))
     return Standing(Word.UNKNOWN, f"no rank waits for another one in a call; {_doings(case, ranks)}")
 
@@ -267,9 +263,8 @@ def _of_waits(case: Case, waits: WaitsFor, found: Mapping[int, Stand]) -> Standi
     if seen:
         text += f" for {name_ranks(seen)}: {_doings(case, seen)}"
     if unseen and not seen:
-        return Standing(
-            Word.UNKNOWN, f"{text}; {name_ranks(unseen)} {_verb(unseen, 'was', 'were')} not looked at: {UNSEEN}"
-        )
+        text += f"; {name_ranks(unseen)} {_verb(unseen, 'was', 'were')} not looked at: {UNSEEN}"
+        return Standing(Word.UNKNOWN, text)
     if any(_moved(case, r) is True for r in seen):
         return Standing(Word.MOVES, text)
     if _may_move(case, seen, found):
@@ -315,12 +310,8 @@ def _why(case: Case, found: Mapping[int, Stand]) -> str:
     op = next(iter(found.values())).op
     if op in _BY_KEYS:
         return "each waits for a key that another one sets; the ranks may have made different groups or keys before"
-    others = {
-        stack.name: _op(stack)
-        for r in found
-        for stack in case.ranks[r].stacks
-        if not stack.is_main and in_communication(stack) and user_path(stack.frames)
-    }
+    second = (stack for r in found for stack in case.ranks[r].stacks if not stack.is_main and in_communication(stack))
+    others = {stack.name: _op(stack) for stack in second if user_path(stack.frames)}
     if others:
         name, other = next(iter(others.items()))
         return f"a second thread ({name}) is in {other}, and calls of two threads have no common order"

@@ -1,23 +1,30 @@
-"""Who comes last to the collectives, and what that costs: progress, but one rank late.
+"""Who comes last to the collectives, what that costs, and whether the program gives that rank work of its own.
+
+There is progress, but one rank is late. Of rank 0 alone it may be by design: `if rank == 0: save()` between two calls that all make is how
+programs are written, and no fault of a machine or of the data.
 
 Legend of shapes: P positions of one group, M members; `arrival_PM` in nanoseconds.
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import deque
 from typing import NamedTuple
 
 from unhang.analyze.align import members_of
+from unhang.analyze.by_kind import grouped
+from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.positions import CallIndex, Ints
-from unhang.model import CallState, Case, CollectiveTable, ProcessGroup, different
+from unhang.analyze.source import surroundings
+from unhang.analyze.trees import calls_on, inside, last_name, tree_of
+from unhang.model import CallState, Case, CollectiveTable, Frame, ProcessGroup, different
 from unhang.numeric import np, npt
 
 MIN_POSITIONS = 6
-MIN_LATE = (
-    10  # or in half of all: a few long waits are the work of a rank that others wait for, such as each epoch's saving
-)
+# Or in half of all: a few long waits are the work of a rank that others wait for, such as each epoch's saving.
+MIN_LATE = 10
 MIN_LATENESS_S = 0.05
 MIN_SHARE = 0.3
 _LEAST_OWN = 0.25  # calls issued ahead hide the greater part of a rank's own time
@@ -76,10 +83,7 @@ def clock_offsets(index: CallIndex) -> dict[int, int]:
     table = index.table
     if not table["completed_ns"].any():
         return {}
-    groups_of: dict[int, list[int]] = {}
-    for number, group in enumerate(table.groups):
-        for rank in group.ranks:
-            groups_of.setdefault(rank, []).append(number)
+    groups_of = grouped((rank, number) for number, group in enumerate(table.groups) for rank in group.ranks)
     offsets: dict[int, int] = {}
     seen: set[int] = set()
     for start in sorted(range(len(table.groups)), key=lambda g: -len(table.groups[g].ranks)):
@@ -149,12 +153,8 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
 
 def _are_shadows(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     """`[N]`: calls of a rank that has no inputs left and answers those of the others, as `Join` makes them: it waits by design."""
-    stacks = [
-        i
-        for i, frames in enumerate(table.stacks)
-        if any(f.function == "__exit__" and f.file.endswith(_JOIN) for f in frames)
-    ]
-    return np.isin(table["frames"], stacks)
+    exits = [{f.file for f in frames if f.function == "__exit__"} for frames in table.stacks]
+    return np.isin(table["frames"], [i for i, files in enumerate(exits) if any(f.endswith(_JOIN) for f in files)])
 
 
 def _lacking_members(index: CallIndex) -> list[int]:
@@ -201,9 +201,8 @@ def _is_its_own_fault(index: CallIndex, created: Ints, all_came: Ints, ranks_m: 
     """
     peers = ranks_m[ranks_m != late.rank]
     peers = peers[:: -(-len(peers) // _MOST_PEERS)].tolist()
-    rows = [
-        slice(max(of.start, of.stop - _MOST_ROWS), of.stop) for of in map(index.table.rank_rows, (late.rank, *peers))
-    ]
+    all_rows = map(index.table.rank_rows, (late.rank, *peers))
+    rows = [slice(max(of.start, of.stop - _MOST_ROWS), of.stop) for of in all_rows]
     free = [_free_at(index, created, all_came, of) for of in rows]
     begin, end = max(int(created[of.start]) for of in rows), min(int(created[of.stop - 1]) for of in rows)
     if late.rank in index.table.wrapped_ranks or len(free[0]) == _MOST_ROWS:
@@ -324,3 +323,64 @@ def _of_group(
         return None
     median = float(np.median(lateness_p[late][last_p == worst]))
     return Straggler(int(ranks_m[worst]), group, float(share), median, lost, span)
+
+
+_MOST_CALLS = 200
+_SPEAKS = frozenset({"print", "info", "debug", "warning", "log", "write", "set_postfix", "update"})
+
+
+def own_work(case: Case, late: Straggler) -> Frame | None:
+    """The line at which rank 0 begins work of its own before most of the calls to which it comes last; None where the source shows none."""
+    if late.rank != 0:
+        return None
+    table = case.calls
+    group = table.groups.index(late.group)
+    calls = table.calls(table.rows(rank=0, group=group)[-_MOST_CALLS:])
+    waited = _waited_for(case, group, late)
+    pairs = [(user_path(a.frames), user_path(b.frames)) for a, b in itertools.pairwise(calls) if b.seq in waited]
+    found = [_between(before, here) for before, here in pairs]
+    lines = [f for f in found if f is not None]
+    return max(set(lines), key=lines.count) if found and len(lines) >= _MOSTLY * len(found) else None
+
+
+def _waited_for(case: Case, group: int, late: Straggler) -> set[int]:
+    """The calls before which the others waited for rank 0 for at least half as long as they do as a rule."""
+    table = case.calls
+    created = {
+        r: dict(zip(table["seq"][rows].tolist(), table["created_ns"][rows].tolist(), strict=True))
+        for r in late.group.ranks or case.world
+        if len(rows := table.rows(rank=r, group=group))
+    }
+    mine, others = created.pop(late.rank, {}), list(created.values())
+    least_ns = late.median_lateness_s * 5e8
+    return {
+        seq for seq, ns in mine.items() if (them := [c[seq] for c in others if seq in c]) and ns - max(them) >= least_ns
+    }
+
+
+def _between(before: Path, here: Path) -> Frame | None:
+    """The first line between two calls that only rank 0 runs, in the innermost function that both have on their way."""
+    shared = [(a, b) for a, b in zip(before, here, strict=False) if is_same_function(a, b)]
+    return _first_own(*shared[-1]) if shared else None
+
+
+def _first_own(left: Frame, right: Frame) -> Frame | None:
+    loops = surroundings(right.file, right.line).loops
+    if left.line < right.line:
+        parts = [range(left.line, right.line + 1)]
+    elif loops:  # once around
+        parts = [range(left.line, loops[-1].last + 1), range(loops[-1].header, right.line + 1)]
+    else:
+        return None
+    own = (line for part in parts for line in part if _is_own(right.file, line))
+    return next((Frame(right.file, line, right.function) for line in own), None)
+
+
+def _is_own(path: str, line: int) -> bool:
+    """Whether only rank 0 runs the line, or a function of the same file that it calls does something on rank 0 alone."""
+    names = {last_name(c.func) for c in calls_on(path, line) if c.lineno == line}
+    if surroundings(path, line).only_on_rank_zero:
+        return not names <= _SPEAKS
+    functions = (f for f in inside(tree_of(path), ast.FunctionDef) if f.name in names)
+    works = (c for f in functions for c in inside(f, ast.Call) if last_name(c.func) not in _SPEAKS)
+    return any(surroundings(path, c.lineno).only_on_rank_zero for c in works)

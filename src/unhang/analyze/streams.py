@@ -11,13 +11,19 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.model import Case, ThreadStack
 from unhang.numeric import np
 
-_IDENT = re.compile(r"(\d{6,})$")  # of a thread, as recorders write it
+_IDENT = re.compile(r"(\d{6,})$")
 _MOST_POSITIONS = 4000
 _LOOK_AHEAD = 48
 _MOST_SHIFT = 24
 _MOST_EDIT = 4
 _HABIT = 0.75
 _LEAST_ROUNDS, _LEAST_CALLS = 2, 3
+
+
+def ident_of(thread: str) -> int | None:
+    """The number of a thread, by its name as recorders write it."""
+    found = _IDENT.search(thread)
+    return int(found[1]) if found else None
 
 
 def stack_path(case: Case, rank: int) -> Path | None:
@@ -33,8 +39,8 @@ def stack_of_call(case: Case, row: int) -> ThreadStack | None:
     if evidence is None:
         return None
     known = {s.ident: s for s in evidence.own_stacks if s.ident}
-    thread = _IDENT.search(case.calls.threads[int(case.calls["thread"][row])])
-    return known.get(int(thread[1])) if thread and known else evidence.main_stack
+    ident = ident_of(case.calls.threads[int(case.calls["thread"][row])])
+    return known.get(ident) if ident is not None and known else evidence.main_stack
 
 
 class Streams:
@@ -134,13 +140,7 @@ class Streams:
         first, then = rows[seq], self.rows[other][seq]
         wanted = [(self._token(row, False), table.call(row).frames) for row in (first, then)]
         earlier = [(rows[s], rows[s + 1]) for s in rows if s + 1 in rows and s + 1 < seq]
-        return any(
-            all(
-                (self._token(row, False), table.call(row).frames) == like
-                for row, like in zip(pair, wanted, strict=True)
-            )
-            for pair in earlier
-        )
+        return any([(self._token(row, False), table.call(row).frames) for row in pair] == wanted for pair in earlier)
 
     def _calls(self, rank: int, upto: int) -> dict[int, tuple[Hashable, Path | None]]:
         """What the rank called at each position, and from where."""

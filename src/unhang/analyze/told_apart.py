@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.analyze.going_on import missing_by_lines
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
 from unhang.analyze.odd_ones import agreeable, odd_in_calls, unlike_of_the_odd
-from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
+from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def skipped_or_left(s: Situation) -> Apart | None:
     everybody, waited = set(range(s.case.job.world_size or len(of_ranks))), set(s.watchdogs.ranks)
     if len(of_ranks) < _LEAST_RANKS or not everybody.issuperset(of_ranks):
         return None
-    for words, counts in _how_often(of_ranks).items():
+    for words, told in by_words(of_ranks).items():
+        counts = Counter({r: len(lines) for r, lines in told.items()})
         most = max(counts.values())
         ranks = {r for r in everybody if counts[r] == most}
         others = everybody - ranks
@@ -100,27 +101,12 @@ def _was_ended(s: Situation) -> bool:
     return s.events.has(*_ENDED_THERE) or any(line.text.startswith("^C") for line in s.case.log[-_NEAR_THE_END:])
 
 
-def _who_said(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for rank, lines in of_ranks.items():
-        for line in lines:
-            found.setdefault(line.words, set()).add(rank)
-    return found
-
-
-def _how_often(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, Counter[int]]:
-    found: dict[str, Counter[int]] = {}
-    for rank, lines in of_ranks.items():
-        for line in lines:
-            found.setdefault(line.words, Counter())[rank] += 1
-    return found
-
-
 def a_round_behind(s: Situation) -> tuple[int, ...]:
     """The one rank that said something once less than every other rank, all of which said it equally often, and twice or more; else none."""
     of_ranks = by_rank(before_the_wait(s))
     found = set()
-    for said in _how_often(of_ranks).values():
+    for told in by_words(of_ranks).values():
+        said = {rank: len(told.get(rank, ())) for rank in of_ranks}
         most = max(said.values())
         behind = [rank for rank in of_ranks if said[rank] < most]
         if len(behind) == 1 and len(of_ranks) >= 3 and said[behind[0]] == most - 1 > 0:
@@ -147,18 +133,20 @@ def another_branch(s: Situation) -> Apart | None:
     if len(missing) < _LEAST_RANKS or len(waited) < _LEAST_RANKS or missing & waited:
         return None
     of_ranks = by_rank(before_the_wait(s))
-    said = _who_said(of_ranks)
-    theirs = [xs[-1] for r in sorted(missing) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & waited]
-    others = [xs[-1] for r in sorted(waited) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & missing]
+    said = by_words(of_ranks)
+    theirs, others = (
+        [xs[-1] for r in sorted(side) if (xs := of_ranks.get(r)) and said[xs[-1].words].keys().isdisjoint(against)]
+        for side, against in ((missing, waited), (waited, missing))
+    )
     return Apart(tuple(sorted(missing)), [*theirs[:_MOST_SAID], *others[:_MOST_SAID]]) if theirs and others else None
 
 
 def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
     """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said."""
     of_ranks, wanted = by_rank(own_lines(s)), set(ranks)
-    said = _who_said(of_ranks)
+    said = by_words(of_ranks)
     last = [xs[-1].words for r in wanted if (xs := of_ranks.get(r))]
-    return len(last) == len(wanted) and all(_ENDS_PASS.search(words) and said[words] <= wanted for words in last)
+    return len(last) == len(wanted) and all(_ENDS_PASS.search(words) and said[words].keys() <= wanted for words in last)
 
 
 class Unlike(NamedTuple):
@@ -178,12 +166,7 @@ def unlike_numbers(s: Situation) -> Unlike | None:
     """The latest such line before the wait; else one that sets those ranks apart that their calls set apart, too."""
     if s.watchdogs.first is None:
         return None
-    of_ranks = by_rank(before_the_wait(s))
-    world = s.case.job.world_size
-    rounds: dict[str, dict[int, list[OwnLine]]] = {}
-    for rank, lines in of_ranks.items():
-        for line in lines:
-            rounds.setdefault(line.words, {}).setdefault(rank, []).append(line)
+    rounds, world = by_words(by_rank(before_the_wait(s))), s.case.job.world_size
     found = [x for told in rounds.values() if (x := _unlike_at_last(told, world)) is not None]
     if found:
         return max(found, key=lambda x: max(line.order for line in x.lines))
@@ -198,14 +181,11 @@ def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) ->
 
     The amounts of data of the others may differ as well, if all are larger, or all smaller.
     """
-    of_ranks = by_rank(before_the_wait(s))
-    last: dict[str, dict[int, OwnLine]] = {}
-    for rank in (*odd, *others):
-        for line in of_ranks.get(rank, ()):
-            last.setdefault(line.words, {})[rank] = line
-    for told in last.values():
-        if not told.keys() >= {*odd, *others}:
+    of_ranks, wanted = by_rank(before_the_wait(s)), (*odd, *others)
+    for lines in by_words({r: of_ranks.get(r, ()) for r in wanted}).values():
+        if not lines.keys() >= {*wanted}:
             continue
+        told = {r: xs[-1] for r, xs in lines.items()}
         first = told[min(odd)]
         for place, before in enumerate(first.words.split("#")[:-1]):
             mine, theirs = ({told[r].values[place] for r in side} for side in (odd, others))
@@ -263,11 +243,8 @@ def lacks_data(s: Situation) -> Apart | None:
     theirs = {x.words for r in waited & of_ranks.keys() for x in of_ranks[r]}
     told: dict[int, list[OwnLine]] = {}
     for rank, lines in of_ranks.items():
-        last = (
-            [x for x in lines if x.words == lines[-1].words]
-            if rank not in waited and lines[-1].words not in theirs
-            else []
-        )
+        is_own = rank not in waited and lines[-1].words not in theirs
+        last = [x for x in lines if x.words == lines[-1].words] if is_own else []
         if len(last) > 1 and last[-1].values != last[-2].values and _LACKS.search(last[-1].words):
             told[rank] = last
     if not waited or not 0 < len(told) < max(_LEAST_RANKS, len(waited)):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.callpath import Path, is_same_function, loops_on, user_path
 from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.may_differ import SAME
-from unhang.analyze.rounds import rounds_of
+from unhang.analyze.rounds import goes_through, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, surroundings
 from unhang.analyze.streams import stack_path
@@ -33,11 +33,8 @@ def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
         for call in calls[:1]:
             wanted = RECEIVES if call.kind in SENDS else SENDS
             peer_expects = any(c.peer == rank for c in open_calls.get(call.peer if call.peer is not None else -1, ()))
-            others = [
-                r
-                for r, theirs in open_calls.items()
-                if r != call.peer and any(c.kind in wanted and c.peer == rank for c in theirs[:1])
-            ]
+            awaited = (r for r, of in open_calls.items() if any(c.kind in wanted and c.peer == rank for c in of[:1]))
+            others = [r for r in awaited if r != call.peer]
             if others and not peer_expects and _is_new(s, rank) is not False:
                 found.append((rank, call, others[0]))
     new = with_new_transfer(s, [rank for rank, _, _ in found])
@@ -72,15 +69,18 @@ def tags_apart(s: Situation) -> TagsApart | None:
 
 def _has_met(s: Situation, rank: int, tag: int) -> bool:
     """Whether a transfer of the rank with this tag has ended: then two that both sides make are in another order."""
-    made = (c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES))
-    return any(c.tag == tag and c.ended_ns is not None for c in made)
+    return any(c.tag == tag and c.ended_ns is not None for c in _noted(s, rank))
+
+
+def _noted(s: Situation, rank: int) -> list[PendingCall]:
+    """The sends and receives of a rank."""
+    return [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES)]
 
 
 def _left_its_tags(s: Situation, rank: int, call: PendingCall) -> bool:
     """Whether the tags of the rank's transfers from this place went up by the same number each time, and do not here."""
-    like = [
-        c.tag for c in s.case.ranks[rank].pending if (c.kind, c.peer, c.frames) == (call.kind, call.peer, call.frames)
-    ]
+    place = call.kind, call.peer, call.frames
+    like = [c.tag for c in s.case.ranks[rank].pending if (c.kind, c.peer, c.frames) == place]
     steps = [b - a for a, b in pairwise(like)]
     return len(steps) > _LEAST_STRETCH and len(set(steps[:-1])) == 1 and steps[-1] != steps[0]
 
@@ -115,7 +115,7 @@ def with_new_transfer(s: Situation, ranks: Sequence[int]) -> tuple[int, ...]:
 def _is_new(s: Situation, rank: int) -> bool | None:
     """Whether the rank made no transfer like the one in which it waits before; None where its past is too short."""
     call = awaited_transfer(s.case, rank)
-    made = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES) and c.ended_ns is not None]
+    made = [c for c in _noted(s, rank) if c.ended_ns is not None]
     if call is None or len(made) < _LEAST_PAST:
         return None
     side = SENDS if call.kind in SENDS else RECEIVES
@@ -192,10 +192,9 @@ def _is_held_in_a_circle(s: Situation, edge: WaitEdge, peer: int, left: Path) ->
     if not circles or all(edge.waiter not in c for c in circles):
         return bool(circles)
     wanted = RECEIVES if edge.what.split(" ")[0] in SENDS else SENDS
-    around = ((f, surroundings(f.file, f.line).loops) for f in reversed(left))
-    place = next(((frame, loops[-1]) for frame, loops in around if loops), None)
     made = (c for c in s.case.ranks[peer].pending if c.peer == edge.waiter and c.kind in wanted and c.ended_ns)
-    return place is not None and any(_goes_through(user_path(c.frames), *place) for c in made)
+    inner = loops_on(left)[-1:]
+    return any(goes_through(user_path(c.frames), frame, loop) for _, frame, loop in inner for c in made)
 
 
 def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None:
@@ -213,7 +212,7 @@ def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None
 def _sides(s: Situation, frame: Frame, loop: Loop) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Who has left a loop, and who is in it."""
     paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
-    stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
+    stayers = tuple(r for r, path in sorted(paths.items()) if goes_through(path, frame, loop))
     return tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop)), stayers
 
 
@@ -229,36 +228,28 @@ def _last_in_group(s: Situation, rank: int, group: str) -> Path:
 def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) -> LeftTransfers | None:
     """The same, told by the numbers of transfers in a row: of the peer, which made fewer, or of the waiter, which makes more."""
     mine, theirs = _runs(s, edge.waiter, peer), _runs(s, peer, edge.waiter)
-    last = next(
-        (r for r in (mine if _left_on_device(s, edge.waiter) else mine[::-1]) if any(c.ended_ns is None for c in r)),
-        None,
-    )
-    if last is None or not mine:
+    under_way = [r for r in mine if any(c.ended_ns is None for c in r)]
+    if not under_way:
         return None
+    last = under_way[0 if _left_on_device(s, edge.waiter) else -1]
     is_send = last[0].kind in RECEIVES  # of the peer
     done = [r for r in theirs if (r[0].kind in SENDS) is is_send]
     other = _other_count(peer, done, done[-1], is_fewer=True) if done else None
     other = other or _other_count(edge.waiter, mine, last, is_fewer=False)
     # Where the header of a loop makes the call, that is not one of its rounds.
-    around = (
-        (f, [x for x in surroundings(f.file, f.line).loops if x.header != f.line])
-        for f in reversed(other.way if other else ())
-    )
-    place = next(((f, loops[-1]) for f, loops in around if loops), None)
-    if (
-        other is None
-        or place is None
-        or (other.rank == peer and theirs[-1] is done[-1] and _goes_through(left, *place))
-    ):
+    around = [(f, x) for _, f, x in loops_on(other.way if other else ()) if x.header != f.line]
+    if other is None or not around:
         return None
-    are_own = not _goes_through(stay if other.rank == peer else left, *place)
+    place = around[-1]
+    if other.rank == peer and theirs[-1] is done[-1] and goes_through(left, *place):
+        return None
+    are_own = not goes_through(stay if other.rank == peer else left, *place)
     return LeftTransfers((peer,), (edge.waiter,), edge.waiter, edge.what, *place, are_own, other)
 
 
 def _transfers(s: Situation, rank: int) -> Sequence[PendingCall]:
     """All sends and receives of a rank as it noted them. A host is done with one at once: what its device has not done, its dump tells."""
-    noted = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES)]
-    left = _left_on_device(s, rank)
+    noted, left = _noted(s, rank), _left_on_device(s, rank)
     found: list[PendingCall] = []
     for call in reversed(noted if left else ()):
         key = call.peer, call.kind in SENDS
@@ -277,7 +268,7 @@ def _left_on_device(s: Situation, rank: int) -> dict[tuple[int | None, bool], in
 
 def _runs(s: Situation, rank: int, peer: int) -> list[list[PendingCall]]:
     """A rank's transfers with a peer, those together that follow one another from one place; without a first run that may be cut."""
-    calls = [c for c in _transfers(s, rank) if c.kind in (*SENDS, *RECEIVES) and c.peer == peer]
+    calls = [c for c in _transfers(s, rank) if c.peer == peer]
     runs = [list(run) for _, run in groupby(calls, lambda c: (c.kind in SENDS, c.frames))]
     return runs if runs and runs[0][0].nth == 1 else runs[1:]
 
@@ -298,19 +289,12 @@ def _other_count(
 
 def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
     """The same of a peer whose role has a loop of its own in the function in which the waiter is in another one."""
-    for frame in before:
-        for loop in surroundings(frame.file, frame.line).loops:
-            if (
-                not _goes_through(left, frame, loop)
-                and not _goes_through(stay, frame, loop)
-                and _is_in_a_loop_of(stay, frame)
-            ):
-                return frame, loop
-    return None
+    own = ((frame, loop) for _, frame, loop in loops_on(before) if _is_in_a_loop_of(stay, frame))
+    return next((x for x in own if not goes_through(left, *x) and not goes_through(stay, *x)), None)
 
 
 def _is_in_a_loop_of(path: Path, frame: Frame) -> bool:
-    same = (f for f in path if (f.file, f.function) == (frame.file, frame.function))
+    same = (f for f in path if is_same_function(f, frame))
     return any(surroundings(f.file, f.line).loops for f in same)
 
 
@@ -319,19 +303,9 @@ def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | Non
 
     One that has the same rounds on all ranks, by what it goes over, only where no loop within may have others.
     """
-    gone = [
-        (frame, loop)
-        for frame in stay
-        for loop in surroundings(frame.file, frame.line).loops
-        if _goes_through(before, frame, loop) and not _goes_through(left, frame, loop)
-    ]
+    gone = [(f, x) for _, f, x in loops_on(stay) if goes_through(before, f, x) and not goes_through(left, f, x)]
     open_to = (x for x in gone if rounds_of(x[0], x[1].header) != SAME or ways_out(x[0].file, x[1], x[0].line))
     return next(open_to, gone[0] if gone else None)
-
-
-def _goes_through(path: Path, frame: Frame, loop: Loop) -> bool:
-    """Whether a path, of which the outer frames may be missing, goes through a loop in the frame's function."""
-    return any((f.file, f.function) == (frame.file, frame.function) and f.line in loop for f in path)
 
 
 def _has_been_in(s: Situation, rank: int, frame: Frame, loop: Loop) -> bool:
@@ -339,7 +313,7 @@ def _has_been_in(s: Situation, rank: int, frame: Frame, loop: Loop) -> bool:
     table, rows = s.case.calls, s.case.calls.rank_rows(rank)
     stacks = [table.stacks[i] for i in {int(i) for i in table["frames"][rows]} if i >= 0]
     stacks += [c.frames for c in s.case.ranks[rank].pending]
-    return any(_goes_through(user_path(frames), frame, loop) for frames in stacks)
+    return any(goes_through(user_path(frames), frame, loop) for frames in stacks)
 
 
 def _last_transfer(s: Situation, rank: int, peer: int) -> Path:

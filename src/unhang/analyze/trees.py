@@ -1,14 +1,21 @@
-"""Source files as trees, and the files of the program beside one."""
+"""Source files as trees: the files of the program beside one, what names are bound to, and on what the ranks agree by a collective."""
 
 from __future__ import annotations
 
 import ast
 import linecache
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from unhang.model.lazy_pattern import lazy_pattern
 
 _MOST_BYTES = 2_000_000
+
+Node = TypeVar("Node", bound=ast.AST)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @lru_cache(maxsize=64)
@@ -33,6 +40,32 @@ def nodes_of(path: str) -> Iterator[ast.AST]:
     """All nodes of the file; none where it cannot be read."""
     tree = tree_of(path)
     return ast.walk(tree) if tree is not None else iter(())
+
+
+def inside(node: ast.AST | None, kind: type[Node]) -> list[Node]:
+    """All nodes of a kind in a node, itself among them; none in nothing."""
+    return [n for n in ast.walk(node) if isinstance(n, kind)] if node is not None else []
+
+
+def functions_in(node: ast.AST | None) -> list[Function]:
+    """All functions in a node, itself among them; none in nothing."""
+    return [n for n in ast.walk(node) if isinstance(n, Function)] if node is not None else []
+
+
+def calls_on(path: str, line: int) -> list[ast.Call]:
+    """The calls of a file that cover a line."""
+    return [c for c in inside(tree_of(path), ast.Call) if covers(c, line)]
+
+
+def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
+    """The blocks of statements of a node, but for those of its handlers."""
+    found = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+    return [block for block in found if isinstance(block, list)]
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The variables that a node names."""
+    return {n.id for n in inside(node, ast.Name)}
 
 
 def imported_by(path: str) -> set[str]:
@@ -61,9 +94,9 @@ def covers(node: ast.AST, line: int) -> bool:
 @lru_cache(maxsize=64)
 def imports_beside(path: str) -> dict[str, str]:
     """What a file imports from files beside it, or below: the name -> that file; a module by its own name."""
-    tree, folder = tree_of(path), Path(path).parent
+    folder = Path(path).parent
     found: dict[str, str] = {}
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom):
             for a in node.names:
                 parts = (node.module or "").split(".") if node.module else []
@@ -101,3 +134,178 @@ def importers_beside(path: str) -> tuple[str, ...]:
     folder = Path(path).parent
     files = sorted({*folder.glob("*.py"), *folder.parent.glob("*.py")})
     return tuple(str(f) for f in files[:_MOST_BESIDE] if path in imports_beside(str(f)).values())
+
+
+SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+Scopes = tuple[ast.AST, ...]  # the module, classes and functions around a place, outermost first
+
+
+def last_name(node: ast.expr) -> str:
+    """`a.b.c` -> `c`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+_LOCAL_NAMESAKES = frozenset(("broadcast_to", "broadcast_tensors", "broadcast_shapes"))
+_LOCAL_MODULES = frozenset(("functools", "einops", "np", "numpy", "torch", "F", "jnp"))
+
+
+def is_local_namesake(call: ast.Call) -> bool:
+    """Whether a call only bears the name of a collective: `x.gather(-1, index)`, `functools.reduce(add, xs)`, `torch.broadcast_to(x, shape)`."""
+    name = last_name(call.func)
+    if name not in ("gather", "reduce"):
+        return name in _LOCAL_NAMESAKES
+    if not isinstance(call.func, ast.Attribute):
+        return name == "reduce" and len(call.args) > 1 and not isinstance(call.args[0], ast.Constant)
+    if isinstance(call.func.value, ast.Name) and call.func.value.id in _LOCAL_MODULES:
+        return True
+    first = call.args[0] if call.args else None
+    first = first.operand if isinstance(first, ast.UnaryOp) else first
+    is_dim = isinstance(first, ast.Constant) and isinstance(first.value, int)
+    return name == "gather" and (is_dim or any(k.arg in ("dim", "index") for k in call.keywords))
+
+
+def parameters_of(function: Function) -> list[str]:
+    """The names of its parameters, in order."""
+    a = function.args
+    return [p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
+
+
+def argument_of(call: ast.Call, function: Function, name: str) -> ast.expr | None:
+    """What a call gives for a parameter, None for nothing."""
+    parameters = parameters_of(function)
+    if parameters[:1] in (["self"], ["cls"]):
+        parameters = parameters[1:]
+    named = next((k.value for k in call.keywords if k.arg == name), None)
+    at = parameters.index(name) if name in parameters else len(call.args)
+    return named or (call.args[at] if at < len(call.args) else None)
+
+
+_GIVES_ALL = lazy_pattern(r"all_?reduce|broadcast|all_?gather")  # in its first argument
+_CHANGES = frozenset(
+    ("append", "appendleft", "add", "extend", "insert", "pop", "popleft", "remove", "clear", "discard")
+)
+_LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+
+
+class Bound(NamedTuple):
+    """What is bound to a name: an expression, or what a loop goes over; `tests`: what has to hold for that.
+
+    `how`: whole (the name is the value), part, round (of a loop), change (of what was bound before, by a call or within).
+    """
+
+    value: ast.expr | None
+    how: str
+    tests: tuple[ast.expr, ...]
+    in_handler: bool
+    scopes: Scopes
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it is one after the other of what a loop goes over."""
+        return self.how == "round"
+
+
+@dataclass
+class File:
+    """What a file binds to names: by scope for variables, for the whole file for attributes and functions; on which of them ranks agreed."""
+
+    path: str
+    variables: dict[tuple[ast.AST, str], list[Bound]] = field(default_factory=dict)
+    attributes: dict[str, list[Bound]] = field(default_factory=dict)
+    functions: dict[str, list[tuple[Function, Scopes]]] = field(default_factory=dict)
+    classes: set[str] = field(default_factory=set)
+    calls: dict[str, list[tuple[ast.Call, Scopes]]] = field(default_factory=dict)
+    agreed: set[tuple[ast.AST | None, str]] = field(default_factory=set)
+
+    def walk(self, tree: ast.Module) -> None:
+        """Notes what the file binds."""
+        todo: list[tuple[ast.AST, Scopes, tuple[ast.expr, ...], bool]] = [(tree, (tree,), (), False)]
+        while todo:
+            node, scopes, tests, in_handler = todo.pop()
+            self._note(node, scopes, tests, in_handler)
+            if isinstance(node, SCOPES) and node is not tree:
+                scopes, tests, in_handler = (*scopes, node), (), False
+            asks = (node.test,) if isinstance(node, ast.If | ast.While) else ()
+            below = []
+            for name, child in ast.iter_fields(node):
+                of = (*tests, *asks) if name in ("body", "orelse") else tests
+                for c in child if isinstance(child, list) else [child]:
+                    if isinstance(c, ast.AST):
+                        below.append((c, scopes, of, in_handler or isinstance(node, ast.ExceptHandler)))
+                        if isinstance(c, ast.If) and isinstance(c.body[-1], _LEAVES):
+                            of = (*of, c.test)
+            todo += reversed(below)
+
+    def _note(self, node: ast.AST, scopes: Scopes, tests: tuple[ast.expr, ...], in_handler: bool) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.functions.setdefault(node.name, []).append((node, scopes))
+            case ast.ClassDef():
+                self.classes.add(node.name)
+            case ast.Call():
+                name = last_name(node.func)
+                self.calls.setdefault(name, []).append((node, scopes))
+                if _GIVES_ALL.search(name) and node.args and not is_local_namesake(node):
+                    self._agree(node.args[0], scopes)
+                if name in _CHANGES and isinstance(node.func, ast.Attribute):
+                    given = ast.Tuple([*node.args]) if node.args else ast.Constant(None)
+                    self._bind(node.func.value, Bound(given, "change", tests, in_handler, scopes))
+            case ast.Assign():
+                for target in node.targets:
+                    self._bind(target, Bound(node.value, "whole", tests, in_handler, scopes))
+            case ast.AnnAssign() | ast.NamedExpr():
+                self._bind(node.target, Bound(node.value, "whole", tests, in_handler, scopes))
+            case ast.AugAssign():
+                self._bind(node.target, Bound(node.value, "part", tests, in_handler, scopes))
+            case ast.For() | ast.AsyncFor():
+                self._bind(node.target, Bound(node.iter, "round", tests, in_handler, scopes))
+            case ast.comprehension():
+                self._bind(node.target, Bound(node.iter, "round", (), in_handler, scopes))
+            case ast.withitem() if node.optional_vars is not None:
+                self._bind(node.optional_vars, Bound(None, "part", tests, in_handler, scopes))
+
+    def _agree(self, node: ast.expr, scopes: Scopes) -> None:
+        for n in node.elts if isinstance(node, ast.List | ast.Tuple) else [node]:
+            if isinstance(n, ast.Name):
+                self.agreed.add((_scope(scopes), n.id))
+            elif isinstance(n, ast.Attribute) and last_name(n.value) == "self":
+                self.agreed.add((None, n.attr))
+
+    def _bind(self, target: ast.expr, bound: Bound) -> None:
+        match target, bound.value:
+            case (ast.Tuple(), ast.Tuple()) if len(target.elts) == len(bound.value.elts) and not bound.is_round:
+                for t, v in zip(target.elts, bound.value.elts, strict=True):
+                    self._bind(t, bound._replace(value=v))
+            case (ast.Tuple(elts=[first, *rest]), ast.Call(func=ast.Name(id="enumerate"), args=[over, *_])) if (
+                bound.is_round
+            ):
+                self._bind(first, bound._replace(value=ast.Constant(0)))
+                for t in rest:
+                    self._bind(t, bound._replace(value=over))
+            case (ast.Tuple() | ast.List(), _):
+                for t in target.elts:
+                    self._bind(t, bound._replace(how="part") if bound.how == "whole" else bound)
+            case (ast.Starred() | ast.Subscript(), _):
+                self._bind(target.value, bound if bound.is_round else bound._replace(how="change"))
+            case (ast.Name(id=name), _):
+                scope = _scope(bound.scopes)
+                if any(isinstance(n, ast.Global) and name in n.names for n in getattr(scope, "body", ())):
+                    scope = bound.scopes[0]
+                self.variables.setdefault((scope, name), []).append(bound)
+                if isinstance(scope, ast.ClassDef):
+                    self.attributes.setdefault(name, []).append(bound)
+            case (ast.Attribute(attr=name), _):
+                self.attributes.setdefault(name, []).append(bound)
+
+
+def _scope(scopes: Scopes) -> ast.AST:
+    return next(s for s in reversed(scopes) if not isinstance(s, ast.Lambda))
+
+
+@lru_cache(maxsize=64)
+def file_of(path: str) -> File:
+    """The bindings of a file; none where it cannot be read."""
+    found, tree = File(path), tree_of(path)
+    if tree is not None:
+        found.walk(tree)
+    return found

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.align import StuckCollective
+from unhang.analyze.by_kind import grouped
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.hosts import ON_DEVICE, runs_without_gil, waits_there
 from unhang.analyze.positions import bare_op
@@ -29,19 +30,11 @@ def _shared(edges: Iterable[WaitEdge]) -> dict[int, tuple[int, ...]]:
 
 def cycles(edges: Sequence[WaitEdge]) -> tuple[tuple[int, ...], ...]:
     """Strongly connected sets of two or more ranks (iterative Tarjan)."""
-    successors: dict[int, list[int]] = {}
     virtual = {identity: -1 - i for i, identity in enumerate(_shared(edges))}  # ranks are not negative
-    for edge in edges:
-        if edge.targets:
-            successors.setdefault(edge.waiter, []).append(virtual[id(edge.targets)])
-    for identity, targets in _shared(edges).items():
-        successors[virtual[identity]] = list(targets)
-    found = []
-    for component in _components(successors):
-        ranks = tuple(sorted(n for n in component if n >= 0))
-        if len(ranks) > 1:
-            found.append(ranks)
-    return tuple(sorted(found))
+    successors = grouped((edge.waiter, virtual[id(edge.targets)]) for edge in edges if edge.targets)
+    successors |= {virtual[identity]: list(targets) for identity, targets in _shared(edges).items()}
+    found = (tuple(sorted(n for n in component if n >= 0)) for component in _components(successors))
+    return tuple(sorted(ranks for ranks in found if len(ranks) > 1))
 
 
 def _components(successors: dict[int, list[int]]) -> Iterator[list[int]]:
@@ -86,15 +79,8 @@ def _popped(node: int, stack: list[int], on_stack: set[int]) -> list[int]:
 
 def _waiters_by_target(graph: WaitsFor) -> tuple[dict[int, list[int]], dict[int, list[WaitEdge]]]:
     """(target -> identities of the sets that it is in, identity -> edges with that set)."""
-    sets: dict[int, list[int]] = {}
-    for identity, targets in _shared(graph.edges).items():
-        for target in targets:
-            sets.setdefault(target, []).append(identity)
-    edges: dict[int, list[WaitEdge]] = {}
-    for edge in graph.edges:
-        if edge.targets:
-            edges.setdefault(id(edge.targets), []).append(edge)
-    return sets, edges
+    sets = grouped((t, identity) for identity, targets in _shared(graph.edges).items() for t in targets)
+    return sets, grouped((id(edge.targets), edge) for edge in graph.edges if edge.targets)
 
 
 def edges_on(graph: WaitsFor, ranks: Collection[int]) -> dict[int, list[WaitEdge]]:
@@ -188,16 +174,8 @@ def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Colle
             if targets:
                 call = s.calls[rank]
                 what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
-                yield WaitEdge(
-                    rank,
-                    targets,
-                    "collective",
-                    what,
-                    s.group.name,
-                    s.seq,
-                    call.created_ns,
-                    bool(other and not s.missing),
-                )
+                differs = bool(other and not missing)
+                yield WaitEdge(rank, targets, "collective", what, s.group.name, s.seq, call.created_ns, differs)
 
 
 def _count(evidence: RankEvidence | None, kinds: Sequence[str], peer: int | None, tag: int | None = None) -> int:
@@ -314,7 +292,7 @@ def _monitored_edges(case: Case) -> Iterable[WaitEdge]:
             continue
         group = groups.get(call.group)
         members = group.ranks if group else case.world
-        absent = tuple(r for r in members if r != rank and _barriers(case.ranks.get(r), call) < call.index)
+        absent = tuple(r for r in members if r != rank and _made(case.ranks.get(r), call) < call.index)
         if absent:
             what = f"monitored_barrier #{call.index} of {group or 'its group'}"
             yield WaitEdge(rank, absent, "barrier", what, call.group, None, call.started_ns)
@@ -325,7 +303,8 @@ def _gave_up(evidence: RankEvidence) -> bool:
     return evidence.error is not None and "peer.missed_barrier" in kinds_in(evidence.error.text)
 
 
-def _barriers(evidence: RankEvidence | None, like: PendingCall) -> int:
+def _made(evidence: RankEvidence | None, like: PendingCall) -> int:
+    """How many calls of that kind, in that group, a rank has begun."""
     calls = evidence.pending if evidence else ()
     return max((c.index for c in calls if (c.kind, c.group) == (like.kind, like.group)), default=0)
 
@@ -333,11 +312,8 @@ def _barriers(evidence: RankEvidence | None, like: PendingCall) -> int:
 def _new_group_edges(case: Case, rank: int, call: PendingCall) -> Iterable[WaitEdge]:
     """A wait for those that have created fewer groups, or for ever for those that created another one in its place."""
     behind = tuple(r for r in case.world if r != rank and _new_groups(case.ranks.get(r)) < call.index)
-    other = tuple(
-        r
-        for r, e in case.ranks.items()
-        if r != rank and _created(e)[: call.index] != _created(case.ranks[rank]) and r not in behind
-    )
+    mine = _created(case.ranks[rank])
+    other = tuple(r for r, e in case.ranks.items() if r not in (rank, *behind) and _created(e)[: call.index] != mine)
     if behind or other:
         what = f"new_group #{call.index} (ranks {call.detail})"
         yield WaitEdge(rank, behind or other, "new_group", what, "", call.index, call.started_ns, mismatch=not behind)
@@ -348,9 +324,9 @@ def _created(evidence: RankEvidence) -> list[str]:
 
 
 def _has_come(evidence: RankEvidence | None) -> bool:
-    return evidence is not None and (
-        bool(evidence.initialized) or _under_way(evidence, "init_process_group") is not None
-    )
+    if evidence is None:
+        return False
+    return bool(evidence.initialized) or _under_way(evidence, "init_process_group") is not None
 
 
 def _new_groups(evidence: RankEvidence | None) -> int:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
-from unhang.analyze.callpath import Path
+from unhang.analyze.callpath import Path, loops_on
 from unhang.analyze.may_differ import OPEN, SAME
-from unhang.analyze.rounds import is_in
+from unhang.analyze.rounds import goes_through, is_in
 from unhang.analyze.sides import holds_on, view_of
 from unhang.analyze.source import (
     Condition,
@@ -24,7 +23,7 @@ from unhang.analyze.source import (
     step_names,
     surroundings,
 )
-from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.trees import covers, inside, last_name, tree_of
 from unhang.model import Case, Frame
 
 
@@ -68,11 +67,8 @@ def only_way_past(frame: Frame) -> WayOut | None:
         ways = ways_past(frame.file, loops[-1], frame.line)
     else:
         function = function_at(frame.file, frame.line)
-        ways = (
-            tuple(way for way in ways_of(function.body, in_loop=False) if way.leaves_at < frame.line)
-            if function
-            else ()
-        )
+        found = ways_of(function.body, in_loop=False) if function else ()
+        ways = tuple(way for way in found if way.leaves_at < frame.line)
     return ways[0] if len(ways) == 1 else None
 
 
@@ -98,20 +94,15 @@ def ways_between(
         return ()
     loops = surroundings(frame.file, frame.line).loops
     node = loop_at(frame.file, loops[-1].header) if loops else function_at(frame.file, frame.line)
-    is_in_loop = bool(loops) and any(
-        (f.file, f.function) == (frame.file, frame.function) and f.line in loops[-1] for f in left
-    )
+    is_in_loop = bool(loops) and goes_through(left, frame, loops[-1])
     first = since if since < frame.line else 0
     taken = list[WayOut]()
     for way in _ways(node.body, frame.line, None, in_loop=bool(loops), is_round=True) if node is not None else ():
-        if not (
-            _may_raise(frame, first, way.line) if _is_handler(way) else first < way.line < frame.line and way.leaves_at
-        ):
-            continue
-        if is_in_loop and not _is_handler(way) and not way.goes_on:
+        is_before = first < way.line < frame.line and way.leaves_at and (way.goes_on or not is_in_loop)
+        if not (_may_raise(frame, first, way.line) if _is_handler(way) else is_before):
             continue
         conditions = [c for c in surroundings(frame.file, way.leaves_at).conditions if c.line == way.line]
-        weight = max((c.suspicion for c in conditions), default=OPEN if _is_handler(way) else SAME)
+        weight = _weight(conditions, way)
         is_open = not any(holds_on(case, ranks, frame, c) is False for c in conditions)
         is_the_gate = any(c.is_opposite_of(gate) for c in conditions)  # it is that this way out was not taken
         if is_open and weight >= max(gate.suspicion, OPEN) and not is_the_gate:
@@ -119,26 +110,30 @@ def ways_between(
     around = [
         c for c in others if held and first < c.line and holds_on(case, ranks, frame, c) is not True and c.suspicion
     ]
-    ways = [
-        *taken,
-        *(WayOut(c.line, f"if {ast.unparse(negated(c.test))}") for c in around if all(c.line != t.line for t in taken)),
-    ]
-    if not ways:
-        return ()
-    own = () if held else (WayOut(gate.line, f"if {ast.unparse(negated(gate.test))}"),)
+    ways = [*taken, *(_past(c) for c in around if all(c.line != t.line for t in taken))]
+    own = [] if held or not ways else [_past(gate)]
     return tuple(sorted((*ways, *own), key=lambda way: way.line))
+
+
+def _past(condition: Condition) -> WayOut:
+    """The other outcome of a condition."""
+    return WayOut(condition.line, f"if {ast.unparse(negated(condition.test))}")
 
 
 def _is_handler(way: WayOut) -> bool:
     return way.text.startswith("except")
 
 
+def _weight(conditions: Iterable[Condition], way: WayOut) -> int:
+    """How likely a way out is taken on some ranks alone, by the conditions around its end."""
+    return max((c.suspicion for c in conditions), default=OPEN if _is_handler(way) else SAME)
+
+
 def _may_raise(frame: Frame, first: int, handler: int) -> bool:
     """Whether a call stands between a line and the frame's within what the handler is for."""
     tries = (n for n in nodes_around(frame.file, frame.line) if isinstance(n, ast.Try))
     body = next((n.body for n in tries if any(h.lineno == handler for h in n.handlers)), [])
-    calls = (n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call))
-    return any(first < n.lineno < frame.line for n in calls)
+    return any(first < c.lineno < frame.line for statement in body for c in inside(statement, ast.Call))
 
 
 def end_of_while(path: str, loop: Loop) -> WayOut | None:
@@ -175,16 +170,14 @@ def _ways(
             case ast.Try():
                 yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop, is_round)
                 if any(covers(s, line) for s in node.body):
-                    yield from (
-                        WayOut(h.lineno, _head(h), leaves_at=h.lineno)
-                        for h in node.handlers
-                        if not isinstance(h.body[-1], ast.Raise)
-                    )
+                    handlers = (h for h in node.handlers if not isinstance(h.body[-1], ast.Raise))
+                    yield from (WayOut(h.lineno, head_of(h), leaves_at=h.lineno) for h in handlers)
             case ast.With() | ast.AsyncWith():
                 yield from _ways(node.body, line, test, in_loop, is_round)
 
 
-def _head(handler: ast.ExceptHandler) -> str:
+def head_of(handler: ast.ExceptHandler) -> str:
+    """How a handler begins, as it is written."""
     return f"except {ast.unparse(handler.type)}" if handler.type is not None else "except"
 
 
@@ -192,10 +185,9 @@ def is_counted(test: ast.expr) -> bool:
     """Whether a test only compares counters and settings: these are equal on all ranks."""
     if isinstance(test, ast.BoolOp):
         return all(map(is_counted, test.values))
-    calls = (n for n in ast.walk(test) if isinstance(n, ast.Call))
-    return all(isinstance(c.func, ast.Name) and c.func.id in ("len", "int", "min", "max") for c in calls) and bool(
-        step_names.search(ast.unparse(test))
-    )
+    calls = inside(test, ast.Call)
+    is_plain = all(isinstance(c.func, ast.Name) and c.func.id in ("len", "int", "min", "max") for c in calls)
+    return is_plain and bool(step_names.search(ast.unparse(test)))
 
 
 def way_out_of(
@@ -206,12 +198,7 @@ def way_out_of(
     Else what the head of a `while` asks, where that is more than a counter. `is_even`: the loops give all ranks as many rounds, so that
     one of the ways out was taken.
     """
-    gone = [
-        (frame, loop)
-        for depth, frame in enumerate(stay)
-        for loop in surroundings(frame.file, frame.line).loops
-        if not is_in(left, stay, depth, loop)
-    ]
+    gone = [(frame, loop) for depth, frame, loop in loops_on(stay) if not is_in(left, stay, depth, loop)]
     ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)]
     heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
     found = likeliest(case, ways, leavers, SAME - 1 if is_even else SAME) or next(iter(heads), None)
@@ -226,7 +213,7 @@ def likeliest(
     for frame, way in ways:
         conditions = surroundings(frame.file, way.leaves_at).conditions
         is_open = not any(c.on(view_of(case, r)).passes is False for c in conditions for r in leavers)
-        weight = max((c.suspicion for c in conditions), default=OPEN if way.text.startswith("except") else SAME)
+        weight = _weight(conditions, way)
         if is_open and weight > most:
             found, most = (frame, way), weight
     return found
@@ -238,7 +225,8 @@ def caught_raise(condition: Condition, path: Path, shared: int) -> tuple[Frame, 
     `path`: a way to a line under the condition; the handler has to be in one of its first `shared` functions.
     """
     raised = raise_of(condition)
-    at = next((i for i, f in enumerate(path) if f.file == condition.path and _is_in_function(f, condition)), None)
+    found = (i for i, f in enumerate(path) if condition in surroundings(f.file, f.line).conditions)
+    at = next(found, None)
     if raised is None or at is None:
         return None
     line = Frame(condition.path, raised.lineno, path[at].function)
@@ -246,23 +234,15 @@ def caught_raise(condition: Condition, path: Path, shared: int) -> tuple[Frame, 
         for handler in _handlers(frame):
             if not _takes(handler, raised):
                 continue
-            goes_on = not any(isinstance(n, ast.Raise) for n in ast.walk(handler)) and frame in (*path[:shared], line)
+            goes_on = not inside(handler, ast.Raise) and frame in (*path[:shared], line)
             return (line, Frame(frame.file, handler.lineno, frame.function)) if goes_on else None
     return None
 
 
-def _is_in_function(frame: Frame, condition: Condition) -> bool:
-    return condition in surroundings(frame.file, frame.line).conditions
-
-
 def _handlers(frame: Frame) -> Iterator[ast.ExceptHandler]:
     """Those around a line in its own function, innermost first."""
-    tree, own = tree_of(frame.file), surroundings(frame.file, frame.line).function
-    around = (
-        [n for n in ast.walk(tree) if isinstance(n, ast.Try) and any(covers(s, frame.line) for s in n.body)]
-        if tree
-        else ()
-    )
+    own = surroundings(frame.file, frame.line).function
+    around = (n for n in inside(tree_of(frame.file), ast.Try) if any(covers(s, frame.line) for s in n.body))
     for node in sorted(around, key=lambda n: -n.lineno):
         if surroundings(frame.file, node.lineno).function == own:
             yield from node.handlers
@@ -283,5 +263,5 @@ def is_of_data(condition: Condition) -> bool:
 
 def asks_a_method(condition: Condition) -> bool:
     """Whether it asks for what a method answers: its object may be in another state on each rank."""
-    asks = any(isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) for n in ast.walk(condition.test))
+    asks = any(isinstance(c.func, ast.Attribute) for c in inside(condition.test, ast.Call))
     return asks and condition.suspicion > 0

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.framework_loops import ASKS
+from unhang.analyze.trees import last_name
 from unhang.fix.program import NoDiff, Program, called, calls_in, dotted, takes_what_it_finds
 
 _EXCHANGES = re.compile(

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.bindings import last_name
-from unhang.analyze.trees import covers
+from unhang.analyze.trees import covers, last_name
 
 _LARGEST = 2_000_000
 Function = ast.FunctionDef | ast.AsyncFunctionDef

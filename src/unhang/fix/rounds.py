@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.source import surroundings
+from unhang.analyze.trees import last_name
 from unhang.fix.agreed import agree_on, is_collective, is_plain, only_collectives, reached_by_all, take_from_one
 from unhang.fix.direction import give_zeros, gradient_guard, has_exchange
 from unhang.fix.helpers import AGREED, ANY_RANK, IN_STEP, MOST, OF_ALL, put, put_helper

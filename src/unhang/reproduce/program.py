@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from unhang.analyze.program_facts import facts_of, place_of
+from unhang.analyze.by_kind import facts_of, place_of
 from unhang.analyze.situation import Situation
 from unhang.model import Diagnosis, Reading
 from unhang.reproduce.schedule import P2P, ROOTED, Schedule, Step

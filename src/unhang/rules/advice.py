@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from unhang.analyze.decisions import asked_by, called_with, unsynced_metric
-from unhang.analyze.graph_of_a_step import made_anew, skipped_part
+from unhang.analyze.framework_settings import made_anew, skipped_part
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal, nodes_around

@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import chain
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
-from unhang.analyze.actors import actor_circle, named_actor
 from unhang.analyze.host_waits import (
+    actor_circle,
     ended_task,
     feeds,
     forked_lock,
     full_queue,
+    named_actor,
     not_released,
     own_loop,
     puts,

@@ -25,8 +25,7 @@ from unhang.analyze.decisions import (
 )
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
-from unhang.analyze.framework_settings import LIGHTNING
-from unhang.analyze.graph_of_a_step import has_one_more_buffer
+from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
 from unhang.analyze.handled import BegunAnew, skipped_calls
 from unhang.analyze.may_differ import OPEN
 from unhang.analyze.situation import Situation

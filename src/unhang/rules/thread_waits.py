@@ -7,8 +7,7 @@ from textwrap import indent
 from typing import NamedTuple
 
 from unhang.analyze.given_back import kept_place, not_done
-from unhang.analyze.never_told import ended_producer, not_told, untold
-from unhang.analyze.own_threads import body_waits, few_parties, keeps_alive
+from unhang.analyze.own_threads import body_waits, ended_producer, few_parties, keeps_alive, not_told, untold
 from unhang.analyze.situation import LateRank
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unhang.analyze.program_facts import handed_out
+from unhang.analyze.by_kind import handed_out
 from unhang.model import Case, Course, Finding, NextStep, PassedStall, RankEvidence, SlowStep, user_frames
 from unhang.model.case import ranks_by_phase
 from unhang.model.findings import name_ranks

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.all_wait import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray
 from unhang.analyze.leaving import cannot_end
+from unhang.analyze.open_calls import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.watch import BOOTSTRAP, RunOptions

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.by_design import own_work
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.stragglers import stragglers
+from unhang.analyze.stragglers import own_work, stragglers
 from unhang.model import CallState, Case, Frame, Job, ProcessGroup, TableBuilder
 
 MS = 1_000_000

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program, thread
-from unhang.analyze.actors import actor_circle, forgetful_actor, named_actor
 from unhang.analyze.host_waits import (
+    actor_circle,
     ended_task,
+    forgetful_actor,
     forked_lock,
     full_queue,
+    named_actor,
     not_released,
     own_loop,
     puts,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.graph_of_a_step import made_anew
+from unhang.analyze.framework_settings import made_anew
 
 _EXPERT = """
 from comm import exchange

@@ -18,10 +18,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unhang.analyze.bindings import last_name
 from unhang.analyze.decisions import returns_none
 from unhang.analyze.source import frame_at
-from unhang.analyze.trees import line_text, nodes_of, program_files
+from unhang.analyze.trees import last_name, line_text, nodes_of, program_files
 from unhang.model import Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.base import filled, sections_in

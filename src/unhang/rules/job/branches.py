@@ -9,7 +9,7 @@ from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import left_framework
-from unhang.analyze.graph_of_a_step import hidden_forward
+from unhang.analyze.framework_settings import hidden_forward
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,

@@ -6,10 +6,10 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from unhang.analyze.all_wait import all_meet_by_files
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error, is_log_only, went_further
 from unhang.analyze.leaving import cannot_end
+from unhang.analyze.open_calls import all_meet_by_files
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import majority
-from unhang.analyze.all_wait import all_in_unknown_calls
 from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
@@ -21,6 +20,7 @@ from unhang.analyze.leaving import (
     made_as_often,
     made_other_rounds,
 )
+from unhang.analyze.open_calls import all_in_unknown_calls
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, handles_signal

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.counted_apart import CountedApart, counted_apart
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
 from unhang.analyze.framework_loops import below, left_framework
-from unhang.analyze.generators import end_of_generator
 from unhang.analyze.handled import BegunAnew, begun_anew
 from unhang.analyze.leaving import ended_in_loop, exhausted_by, lead_of_waiting, made_other_rounds
-from unhang.analyze.loader_ends import ran_out
+from unhang.analyze.loop_heads import Bound, Start, changed_bound, end_of_generator, other_start, set_by_role
 from unhang.analyze.may_differ import SAME
-from unhang.analyze.rounds import LeftLoop, rounds_of
+from unhang.analyze.rounds import CountedApart, LeftLoop, counted_apart, ran_out, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path

@@ -9,7 +9,6 @@ from itertools import combinations
 from pathlib import PurePath
 
 from unhang.analyze.by_kind import Events
-from unhang.analyze.element_counts import CPU_GENERATOR
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.log_progress import failed_by_itself
 from unhang.analyze.logged_calls import (
@@ -27,6 +26,7 @@ from unhang.analyze.logged_calls import (
     values_of,
     what_differs,
 )
+from unhang.analyze.open_calls import CPU_GENERATOR
 from unhang.analyze.pasted import threads_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import ends_pass, rounds_apart

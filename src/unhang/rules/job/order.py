@@ -11,6 +11,7 @@ from unhang.analyze.framework_settings import is_metric
 from unhang.analyze.going_on import not_come
 from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
+from unhang.analyze.loop_heads import SortedApart, loop_sorted_apart
 from unhang.analyze.order import (
     MadeAlone,
     is_dispatch_race,
@@ -22,7 +23,6 @@ from unhang.analyze.order import (
     receive_first,
 )
 from unhang.analyze.pasted import doings_of
-from unhang.analyze.set_order import SortedApart, loop_sorted_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, surroundings
 from unhang.analyze.streams import stack_path

@@ -9,9 +9,9 @@ from pathlib import Path
 from unhang.analyze.align import StuckCollective, calls_at, majority, members_of
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.loop_heads import loop_over_set
 from unhang.analyze.order import is_of_size_alone, is_thread_race
 from unhang.analyze.positions import bare_op, numels
-from unhang.analyze.set_order import loop_over_set
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
 from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, Location, user_frames

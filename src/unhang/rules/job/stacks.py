@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.activity import OF_RAY
-from unhang.analyze.actors import Forgetful, asks_ray, forgetful_actor, method_of, polls_ray
-from unhang.analyze.all_wait import all_in_unknown_calls, all_wait_for_ray
 from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
+from unhang.analyze.host_waits import Forgetful, asks_ray, forgetful_actor, method_of, polls_ray
+from unhang.analyze.open_calls import all_in_unknown_calls, all_wait_for_ray
 from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.situation import Situation

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import StuckCollective
-from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, fork_of, user_path
 from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around, frame_at
 from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.trees import files_beside, line_text, nodes_of
+from unhang.analyze.trees import files_beside, last_name, line_text, nodes_of
 from unhang.analyze.waits_for import setter_of
 from unhang.analyze.ways_out import only_way_past
 from unhang.model import Case, CollectiveCall, EvidenceLine, Fix, Frame, PendingCall

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from unhang.analyze.log_progress import slow_starts, slower, starved
-from unhang.analyze.printed_values import empty_epochs, parted_replicas, same_evaluations
-from unhang.analyze.program_facts import (
+from unhang.analyze.by_kind import (
     facts_of,
     handed_out,
     launcher_limit,
@@ -16,6 +14,8 @@ from unhang.analyze.program_facts import (
     place_of,
     unlike_batches,
 )
+from unhang.analyze.log_progress import slow_starts, slower, starved
+from unhang.analyze.own_lines import empty_epochs, parted_replicas, same_evaluations
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, Location, LogEvent, LogLine, Reading
 from unhang.model.findings import name_ranks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from unhang.analyze.align import Unlike
 from unhang.analyze.callpath import user_path
 from unhang.analyze.situation import Situation
-from unhang.analyze.unlike_values import Unlike
 from unhang.model import EvidenceLine
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
