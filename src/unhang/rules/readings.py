@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unhang.analyze.situation import Situation
-from unhang.model import Case, EvidenceLine, Reading
+from unhang.model import Case, EvidenceLine, Reading, grouped
 from unhang.rules.base import Found, unread
 
 _MOST_QUOTED = 8
@@ -118,10 +118,7 @@ def less_than_peers(devices: Iterable[Reading], name: str) -> tuple[tuple[Readin
 
     Nothing where there is no majority: what many have in common is how the machines are built.
     """
-    models: dict[str, list[Reading]] = {}
-    for device in devices:
-        if device.number(name) is not None:
-            models.setdefault(device.text("name"), []).append(device)
+    models = grouped((device.text("name"), device) for device in devices if device.number(name) is not None)
     less: list[Reading] = []
     most = 0.0
     for same in models.values():

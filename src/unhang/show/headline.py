@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.standing import standing
-from unhang.model import Attempt, Case, Diagnosis, Finding, Job, Outcome, Verdict, WaitsFor
+from unhang.model import Attempt, Case, Diagnosis, Finding, Job, Outcome, Verdict, WaitsFor, grouped
 from unhang.model.findings import name_ranks
 from unhang.show.paper import printable
 
@@ -145,10 +145,11 @@ def filled(text: str, job: Job) -> str:
 
 def undecided(diagnosis: Diagnosis) -> list[tuple[str, tuple[str, ...]]]:
     """(what was missing, rules that could not judge without it), the one that would help most rules first."""
-    rules: dict[str, list[str]] = {}
-    for outcome in diagnosis.outcomes:
-        if outcome.verdict is Verdict.SKIPPED and outcome.reason:
-            rules.setdefault(outcome.reason, []).append(outcome.rule)
+    rules = grouped(
+        (outcome.reason, outcome.rule)
+        for outcome in diagnosis.outcomes
+        if outcome.verdict is Verdict.SKIPPED and outcome.reason
+    )
     return sorted(((reason, tuple(r)) for reason, r in rules.items()), key=lambda pair: (-len(pair[1]), pair[0]))
 
 

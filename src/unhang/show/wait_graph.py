@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from unhang.analyze.activity import Activity
 from unhang.analyze.hosts import activity_in
-from unhang.model import Case, HangObservation, WaitEdge, WaitsFor, user_frames
+from unhang.model import Case, HangObservation, WaitEdge, WaitsFor, grouped, user_frames
 from unhang.model.findings import count_ranks, name_ranks
 from unhang.show.paper import Paper, duration
 
@@ -76,9 +76,7 @@ def _fold(edges: Sequence[WaitEdge], ranks: Sequence[int]) -> tuple[FoldedWait, 
 
 def _classes(waits: WaitsFor) -> list[tuple[list[int], list[WaitEdge], bool, bool]]:
     """(ranks, edges of one of them, is root, in cycle) per set of equals."""
-    edges: dict[int, list[WaitEdge]] = {}
-    for edge in waits.edges:
-        edges.setdefault(edge.waiter, []).append(edge)
+    edges = grouped((edge.waiter, edge) for edge in waits.edges)
     cycle_of = {rank: number for number, cycle in enumerate(waits.cycles) for rank in cycle}
     roots = set(waits.roots)
     awaited = {target for target_set in {e.targets for e in waits.edges} for target in target_set}
@@ -95,14 +93,8 @@ def _layers(nodes: Sequence[WaitNode], first: Iterable[int]) -> list[int | None]
     seeds = [i for i, n in enumerate(nodes) if n.is_root]
     seeds = seeds or [i for i, n in enumerate(nodes) if n.in_cycle and wanted & set(n.ranks)][:1]
     seeds = seeds or [i for i, n in enumerate(nodes) if n.in_cycle][:1] or list(range(min(1, len(nodes))))
-    waiters: dict[tuple[int, ...], list[int]] = {}
-    for number, node in enumerate(nodes):
-        for wait in node.waits:
-            waiters.setdefault(wait.targets, []).append(number)
-    waited_in: dict[int, list[tuple[int, ...]]] = {}
-    for targets in waiters:
-        for target in targets:
-            waited_in.setdefault(target, []).append(targets)
+    waiters = grouped((wait.targets, number) for number, node in enumerate(nodes) for wait in node.waits)
+    waited_in = grouped((target, targets) for targets in waiters for target in targets)
     layer: dict[int, int] = dict.fromkeys(seeds, 0)
     queue = list(seeds)
     for number in queue:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
 from unhang.rules.job.device import XIDS
@@ -120,10 +120,9 @@ def _is_hot(device: Reading) -> bool:
 @rule("device-unhealthy", reads=("devices.device",))
 def device_unhealthy(s: Situation) -> Iterator[Found]:
     """Each sort of fault; a device is named with its worst only."""
-    faulty: dict[str, list[Reading]] = {}
-    for device in devices_of(s):
-        if fault := next((f for f in _FAULTS if device[f]), None):
-            faulty.setdefault(fault, []).append(device)
+    faulty = grouped(
+        (fault, device) for device in devices_of(s) if (fault := next((f for f in _FAULTS if device[f]), None))
+    )
     for fault, devices in faulty.items():
         words, victims = {"has": "has" if len(devices) == 1 else "have"}, s.others(users_of(s, devices))
         yield found_on(s, devices, _FAULTS[fault], words, say=fault, victims=victims)

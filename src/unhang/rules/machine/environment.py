@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.analyze.situation import Situation
-from unhang.model import Finding, Reading
+from unhang.model import Finding, Reading, grouped
 from unhang.model.evidence import Value
 from unhang.read.environment import Assignment, Settings, in_scope
 from unhang.rules.base import Found, rule
@@ -83,9 +83,10 @@ def _by(readings: Iterable[Reading], value_of: Callable[[Reading], Value]) -> di
 
 def _together(found: Iterable[Difference], weight: Callable[[Difference], float]) -> Iterator[list[Difference]]:
     """Differences on the same ranks belong together (one image, one node, one mistake), the weightiest first."""
-    groups: dict[tuple[int, ...], list[Difference]] = {}
-    for difference in sorted((d for d in found if len(d.by_value) > 1), key=weight, reverse=True):
-        groups.setdefault(difference.odd, []).append(difference)
+    groups = grouped(
+        (difference.odd, difference)
+        for difference in sorted((d for d in found if len(d.by_value) > 1), key=weight, reverse=True)
+    )
     yield from groups.values()
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
 from unhang.rules.readings import SHARE, Needs, ago, cite, hosts_of, needs_of, ranks_of, size
 
@@ -32,10 +32,7 @@ def _age_s(reading: Reading) -> float:
 
 
 def _by_folder(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
-    found: dict[str, list[Reading]] = {}
-    for reading in readings:
-        found.setdefault(reading.subject, []).append(reading)
-    return found
+    return grouped((reading.subject, reading) for reading in readings)
 
 
 @rule("descriptor-limit", reads=("machine.limit", "setup.job"))

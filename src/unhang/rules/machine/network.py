@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
 from unhang.rules.machine.pairs import way_to_master
 from unhang.rules.readings import ago, cite, hosts_of, is_only_planned, ranks_of, size, spans_hosts
@@ -32,10 +32,9 @@ def address_not_unique(s: Situation) -> Iterator[Found]:
         if loops:
             how = loops[0].text("how")
             yield _misleading(s, backend, loops, how.replace(" ", "_") if how in ("host name", "fallback") else "loop")
-        by_address: dict[str, list[Reading]] = {}
-        for choice in choices:
-            if choice["is_loopback"] is not True:
-                by_address.setdefault(choice.text("address"), []).append(choice)
+        by_address = grouped(
+            (choice.text("address"), choice) for choice in choices if choice["is_loopback"] is not True
+        )
         for same in by_address.values():
             if len({c.text("network_id") for c in same}) > 1:
                 yield _misleading(s, backend, same, "same")
@@ -59,10 +58,11 @@ def _misleading(s: Situation, backend: str, choices: Sequence[Reading], say: str
 def family_differs(s: Situation) -> Iterator[Found]:
     """The majority is the reference; where there is none, all are named."""
     for backend in _BACKENDS:
-        groups: dict[str, list[Reading]] = {}
-        for choice in s.readings.of("network.choice", subject=backend):
-            if choice["family"] and choice["is_loopback"] is not True:
-                groups.setdefault(choice.text("family"), []).append(choice)
+        groups = grouped(
+            (choice.text("family"), choice)
+            for choice in s.readings.of("network.choice", subject=backend)
+            if choice["family"] and choice["is_loopback"] is not True
+        )
         if len(groups) < 2:
             continue
         (most, usual), (least, odd) = sorted(groups.items(), key=lambda item: -len(item[1]))
@@ -84,10 +84,11 @@ def family_differs(s: Situation) -> Iterator[Found]:
 @rule("interface-not-usable", reads=("network.choice",))
 def interface_not_usable(s: Situation) -> Iterator[Found]:
     """Each value and problem, for all hosts alike."""
-    groups: dict[tuple[str, str, str], list[Reading]] = {}
-    for choice in s.readings.of("network.choice"):
-        if choice["problem"] and choice.text("how").endswith("_IFNAME"):
-            groups.setdefault((choice.text("how"), choice.text("asked"), choice.text("problem")), []).append(choice)
+    groups = grouped(
+        ((choice.text("how"), choice.text("asked"), choice.text("problem")), choice)
+        for choice in s.readings.of("network.choice")
+        if choice["problem"] and choice.text("how").endswith("_IFNAME")
+    )
     for (variable, asked, problem), choices in groups.items():
         is_idle = variable.startswith("NCCL") and not any(c["is_main"] for c in choices)
         hosts, ranks = {c.host for c in choices}, ranks_of(choices)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
 from unhang.rules.readings import cite
 
@@ -54,11 +54,9 @@ class Ways:
 
         Taken host by host, one bad host of four does not shift it, although half of the pairs are its own.
         """
-        by_host: dict[str, list[float]] = {}
-        for pair in self.pairs:
-            if (value := pair.number(name)) is not None:
-                for host in _ends(pair):
-                    by_host.setdefault(host, []).append(value)
+        by_host = grouped(
+            (host, value) for pair in self.pairs if (value := pair.number(name)) is not None for host in _ends(pair)
+        )
         if sum(map(len, by_host.values())) < 2 * _FEW_PAIRS:
             return 0.0, 0.0  # too few to call anything usual
         middle = statistics.median(map(middle_of, by_host.values()))
@@ -270,9 +268,7 @@ def _blocked_words(bad: Sequence[Reading]) -> dict[str, Any]:
 
 def _dead_addresses(bad: Sequence[Reading], ways: Ways) -> dict[tuple[str, str], list[Reading]]:
     """Addresses of a host to which no host could connect, though at least two tried, or though it connected itself."""
-    found: dict[tuple[str, str], list[Reading]] = {}
-    for pair in ways.pairs:
-        found.setdefault((pair.text("peer_host"), pair.text("address")), []).append(pair)
+    found = grouped(((pair.text("peer_host"), pair.text("address")), pair) for pair in ways.pairs)
     connects = {p.host for p in ways.pairs if p.number("connected")}
     return {
         key: own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
 from unhang.rules.readings import (
@@ -53,10 +53,7 @@ _OUTCOMES = {"timed out": "dropped (no answer)"}
 def master_name(s: Situation) -> Iterator[Found]:
     """The gravest problem of each host; hosts with the same problem are one finding."""
     masters = s.readings.of("network.master")
-    groups: dict[tuple[str, float], list[Reading]] = {}
-    for master in masters:
-        if problem := _master_problem(s, master):
-            groups.setdefault(problem, []).append(master)
+    groups = grouped((problem, master) for master in masters if (problem := _master_problem(s, master)))
     if not groups and (odd := _odd_masters(masters)):
         groups[f"resolves to {odd[0].text('addresses')}, unlike on the other hosts", 0.75] = odd
     for (what, confidence), found in groups.items():
@@ -207,10 +204,11 @@ def devices_hidden(s: Situation) -> Iterator[Found]:
 @rule("shared-device", reads=("devices.visible",), lacks=compares("devices.visible"))
 def shared_device(s: Situation) -> Iterator[Found]:
     """Each device that is taken twice."""
-    by_device: dict[tuple[str, str], list[Reading]] = {}
-    for reading in s.readings.of("devices.visible"):
-        if reading["own"] and not _on_gloo(s):
-            by_device.setdefault((reading.host, reading.text("own")), []).append(reading)
+    by_device = grouped(
+        ((reading.host, reading.text("own")), reading)
+        for reading in s.readings.of("devices.visible")
+        if reading["own"] and not _on_gloo(s)
+    )
     for (host, uuid), sharing in by_device.items():
         ranks = ranks_of(sharing)
         if len(ranks) > 1:
