@@ -25,6 +25,8 @@ _HOUR_S = 3600.0
 _A_TRAINING = re.compile(r"python|torch|^pt_|^ray|train|slurm", re.IGNORECASE)
 _KERNEL_TROUBLE = ("kernel.server_lost", "kernel.disk_error", "kernel.hung_task", "kernel.lockup")
 _WITH_CAPABILITY_ONLY = 2
+_FLAPS = 3
+_ENOUGH_LOCKED = 64 << 30
 
 
 def _age_s(reading: Reading) -> float:
@@ -323,3 +325,31 @@ def slow_in_check(s: Situation) -> Iterator[Found]:
 
 def _ratio(reading: Reading) -> float:
     return reading.number("ratio") or 0.0
+
+
+@rule("kernel-link-flaps", reads=("machine.kernel_log", "setup.job"))
+def kernel_link_flaps(s: Situation) -> Iterator[Found]:
+    """Each link, where the job has more than one node."""
+    if not any((job.number("nodes") or 0) > 1 for job in s.readings.of("setup.job")):
+        return
+    for reading in s.readings.of("machine.kernel", subject="kernel.link_down"):
+        if (reading.number("count") or 0) >= _FLAPS:
+            words = {**reading.fields, "hosts": hosts_of([reading]), "age": ago(reading.number("age_s") or 0)}
+            yield Found(0.75, ranks_of([reading]), cite([reading]), words)
+
+
+@rule("locked-memory", reads=("machine.limit",))
+def locked_memory(s: Situation) -> Found | None:
+    """All ranks that are limited."""
+    short = [
+        r
+        for r in s.readings.of("machine.limit", subject="memlock")
+        if (r.number("rdma_devices") or 0) > 0
+        and not r["is_exempt"]
+        and (r.number("soft") or _ENOUGH_LOCKED) < _ENOUGH_LOCKED
+    ]
+    if not short:
+        return None
+    has_devices = any((r.number("gpus") or 0) > 0 for r in short)
+    words = {"size": size(min(r.number("soft") or 0 for r in short)), "hosts": hosts_of(short)}
+    return Found(0.9 if has_devices else 0.75, ranks_of(short), cite(short), words)
