@@ -43,6 +43,20 @@ def hosts_of(readings: Iterable[Reading]) -> str:
     return f"{hosts[0]} and {len(hosts) - 1} others"
 
 
+def of_each_rank(readings: Iterable[Reading]) -> dict[int | None, dict[str, Reading]]:
+    """What each rank has read, by subject."""
+    of_rank = grouped((r.rank, r) for r in readings)
+    return {rank: {r.subject: r for r in own} for rank, own in of_rank.items()}
+
+
+def found_by(
+    readings: Sequence[Reading], confidence: float, words: Mapping[str, object], say: str = "", **more: Any
+) -> Found:
+    """What these readings show: their ranks are the culprits, {hosts} their hosts; `more`: other fields of `Found`."""
+    more = {"culprits": ranks_of(readings), "evidence": cite(readings), **more}
+    return Found(confidence, words={"hosts": hosts_of(readings), **words}, say=say, **more)
+
+
 def spans_hosts(s: Situation) -> bool:
     """Whether the job runs, or will run, on more than one host."""
     return not is_only_planned(s) or any((r.number("nodes") or 0) > 1 for r in s.readings.of("setup.job"))

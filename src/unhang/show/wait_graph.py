@@ -74,17 +74,16 @@ def _fold(edges: Sequence[WaitEdge], ranks: Sequence[int]) -> tuple[FoldedWait, 
     return tuple(waits)
 
 
-def _classes(waits: WaitsFor) -> list[tuple[list[int], list[WaitEdge], bool, bool]]:
+def _classes(waits: WaitsFor) -> list[tuple[list[int], Sequence[WaitEdge], bool, bool]]:
     """(ranks, edges of one of them, is root, in cycle) per set of equals."""
-    edges = grouped((edge.waiter, edge) for edge in waits.edges)
     cycle_of = {rank: number for number, cycle in enumerate(waits.cycles) for rank in cycle}
     roots = set(waits.roots)
     awaited = {target for target_set in {e.targets for e in waits.edges} for target in target_set}
-    found: dict[Hashable, list[int]] = {}
-    for rank in sorted({*edges, *roots, *awaited, *cycle_of}):
-        own = frozenset(_edge_key(e) for e in edges.get(rank, ()))
-        found.setdefault((own, rank in roots, cycle_of.get(rank)), []).append(rank)
-    return [(ranks, edges.get(ranks[0], []), ranks[0] in roots, ranks[0] in cycle_of) for ranks in found.values()]
+    found = grouped(
+        ((frozenset(map(_edge_key, waits.edges_of(rank))), rank in roots, cycle_of.get(rank)), rank)
+        for rank in sorted({*waits.waiting, *roots, *awaited, *cycle_of})
+    )
+    return [(ranks, waits.edges_of(ranks[0]), ranks[0] in roots, ranks[0] in cycle_of) for ranks in found.values()]
 
 
 def _layers(nodes: Sequence[WaitNode], first: Iterable[int]) -> list[int | None]:
@@ -145,7 +144,7 @@ def render_stall(case: Case, waits: WaitsFor, hang: HangObservation, what_next: 
 
 
 def _stalled(case: Case, waits: WaitsFor, hang: HangObservation) -> str:
-    waiting = tuple(sorted({edge.waiter for edge in waits.edges}))
+    waiting = waits.waiting
     if not waiting:
         return hang.reason or f"{name_ranks(hang.waiting_ranks)} make no progress"
     verb = "waits" if len(waiting) == 1 else "wait"

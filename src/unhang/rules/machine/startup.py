@@ -13,9 +13,11 @@ from unhang.rules.readings import (
     cite,
     compares,
     devices_of,
+    found_by,
     hosts_of,
     is_only_planned,
     named,
+    of_each_rank,
     ranks_of,
     spans_hosts,
     users_of,
@@ -42,7 +44,7 @@ def store_out_of_reach(s: Situation) -> Iterator[Found]:
         host, _, port = first.subject.rpartition(":")
         words = {"rank": first.rank, "place": first.subject, "host": host, "port": port}
         words |= {"open": "open" if first["is_holder"] is True else "reach", "reason": first.text("reason")}
-        yield Found(0.95, ranks_of(failed), cite(failed), words)
+        yield found_by(failed, 0.95, words)
 
 
 _SLOW_S = 1.0
@@ -58,8 +60,8 @@ def master_name(s: Situation) -> Iterator[Found]:
     if not groups and (odd := _odd_masters(masters)):
         groups[f"resolves to {odd[0].text('addresses')}, unlike on the other hosts", 0.75] = odd
     for (what, confidence), found in groups.items():
-        words = {"name": found[0].subject, "what": what, "hosts": hosts_of(found)}
-        yield Found(confidence, ranks_of(found), cite(masters), words, victims=s.others(ranks_of(found)))
+        words, victims = {"name": found[0].subject, "what": what}, s.others(ranks_of(found))
+        yield found_by(found, confidence, words, evidence=cite(masters), victims=victims)
 
 
 def _master_problem(s: Situation, master: Reading) -> tuple[str, float] | None:
@@ -153,15 +155,12 @@ OLDEST_DRIVER: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 @rule("driver-too-old", reads=("versions.component",))
 def driver_too_old(s: Situation) -> Iterator[Found]:
     """All ranks on such hosts."""
-    of_rank: dict[int | None, dict[str, Reading]] = {}
-    for reading in s.readings.of("versions.component"):
-        of_rank.setdefault(reading.rank, {})[reading.subject] = reading
-    if bad := [found for found in of_rank.values() if _is_too_old(found)]:
+    if bad := [found for found in of_each_rank(s.readings.of("versions.component")).values() if _is_too_old(found)]:
         drivers, cuda = [found["NVIDIA driver"] for found in bad], bad[0]["torch CUDA"]
-        words = {"cuda": cuda["version"], "driver": drivers[0]["version"], "hosts": hosts_of(drivers)}
+        words = {"cuda": cuda["version"], "driver": drivers[0]["version"]}
         words["oldest"] = OLDEST_DRIVER[as_numbers(cuda.text("version"))[0]]
-        ranks = ranks_of(drivers)
-        yield Found(0.93, ranks, cite([drivers[0], cuda]), words, victims=s.others(ranks))
+        evidence, victims = cite([drivers[0], cuda]), s.others(ranks_of(drivers))
+        yield found_by(drivers, 0.93, words, evidence=evidence, victims=victims)
 
 
 def _is_too_old(found: Mapping[str, Reading]) -> bool:
@@ -198,8 +197,7 @@ def devices_hidden(s: Situation) -> Iterator[Found]:
         if len({r["own"] for r in alone}) > 1:
             hidden += alone
     if hidden and not _on_gloo(s):
-        words = {"hosts": hosts_of(hidden), "variable": hidden[0]["variable"]}
-        yield Found(0.6, ranks_of(hidden), cite(hidden), words)
+        yield found_by(hidden, 0.6, {"variable": hidden[0]["variable"]})
 
 
 @rule("shared-device", reads=("devices.visible",), lacks=compares("devices.visible"))
@@ -255,9 +253,9 @@ def visible_devices_wrong(s: Situation) -> Iterator[Found]:
     wrong = [r for r in s.readings.of("devices.visible") if r["problem"]]
     for value in dict.fromkeys(r.text("value") for r in wrong):
         same = [r for r in wrong if r.text("value") == value]
-        words = {"value": value, "hosts": hosts_of(same), "name": same[0].text("variable")}
+        words = {"value": value, "name": same[0].text("variable")}
         words |= {name: str(same[0][name]) for name in ("problem", "count", "present")}
-        yield Found(0.94, ranks_of(same), cite(same), words, victims=s.others(ranks_of(same)))
+        yield found_by(same, 0.94, words, victims=s.others(ranks_of(same)))
 
 
 # By which addresses the ranks reach each other.
