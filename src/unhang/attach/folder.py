@@ -26,9 +26,8 @@ from unhang.read.dumps.objects import load
 from unhang.read.environment import redact_command, redact_text, stored_environment
 from unhang.read.runs import REPORTS, has_bundle
 from unhang.watch.evidence import fetch_calls_at
-from unhang.watch.folders import BUNDLE, write_job_file
+from unhang.watch.folders import BUNDLE, write_job_file, write_whole
 from unhang.watch.process import py_spy
-from unhang.watch.ranks import write_whole
 
 _MOST_DUMP_BYTES, _MOST_LOG_BYTES = 256 << 20, 1 << 20
 _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"

@@ -96,15 +96,16 @@ def _of_attempts(diagnosis: Diagnosis) -> Iterator[str]:
         return
     last = diagnosis.earlier[-1]
     found = diagnosis.findings[0] if diagnosis.findings else None
-    same = [a.number for a in diagnosis.earlier if found and a.findings and _is_same(a.findings[0], found)]
+    firsts = [(a.number, a.findings[0]) for a in diagnosis.earlier if found and a.findings]
+    same = [
+        n
+        for n, f in firsts
+        if found and (f.rule, f.culprit_ranks, f.location) == (found.rule, found.culprit_ranks, found.location)
+    ]
     if len(same) == len(diagnosis.earlier):
         yield f"also in {name_attempts(same)}"
     else:
         yield f"attempt {last.number}: {ended(last)}"
-
-
-def _is_same(one: Finding, other: Finding) -> bool:
-    return (one.rule, one.culprit_ranks, one.location) == (other.rule, other.culprit_ranks, other.location)
 
 
 def name_attempts(numbers: Sequence[int]) -> str:

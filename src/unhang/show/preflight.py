@@ -61,14 +61,9 @@ def _unread(paper: Paper, reasons: Sequence[str]) -> None:
             paper.prose(reason, lead="- ")
 
 
-def _areas() -> dict[str, str]:
-    """Rule -> the area that it judges."""
-    return {rule.id: rule.reads[0].split(".")[0] for rule in all_rules() if rule.reads}
-
-
 def skipped_areas(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Areas of which no rule could judge."""
-    areas = _areas()
+    areas = {rule.id: rule.reads[0].split(".")[0] for rule in all_rules() if rule.reads}
     verdicts: dict[str, set[Verdict]] = {}
     for outcome in diagnosis.outcomes:
         verdicts.setdefault(areas.get(outcome.rule, ""), set()).add(outcome.verdict)

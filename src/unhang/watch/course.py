@@ -20,7 +20,8 @@ from typing import Any
 from unhang.model.case import ranks_by_phase
 from unhang.model.findings import name_ranks
 from unhang.watch.beside import DeviceProbe, Early, Libraries
-from unhang.watch.ranks import WatchedRank, write_whole
+from unhang.watch.folders import write_whole
+from unhang.watch.ranks import WatchedRank
 
 COURSE = "course.json"
 _PAGE_WORDS = struct.Struct("<4Q")  # steps, wall ns of the last one, phase, wall ns since when

@@ -20,9 +20,10 @@ from typing import Any
 
 from unhang.analyze.activity import OF_RAY
 from unhang.inside.recorder.flight import groups_in, merged
+from unhang.watch.folders import write_whole
 from unhang.watch.process import calls_of_ray, children_of, py_spy, take_stacks
 from unhang.watch.process_tree import descendants_of
-from unhang.watch.ranks import WatchedRank, take_native, write_whole
+from unhang.watch.ranks import WatchedRank, take_native
 
 MOST_WORKERS = 16
 CONFIRM_S = 0.35

@@ -240,16 +240,12 @@ def _cycle(armed: Armed, call: Call) -> None:
 
 def _peer(armed: Armed, call: Call) -> None:
     dist = _dist()
-    word = "dst" if call.get("dst") is not None else "src"
+    word = _root_name(call)
     before, size, mine = call.get(word), dist.get_world_size(), dist.get_rank()
     after = next((r % size for r in range(before + 1, before + size) if r % size != mine), None)
     if after is not None:
         armed.strikes(f"makes {named(armed, call)} with {word}={after} instead of {before}")
         call.put(**{word: after})
-
-
-def _has_peer(armed: Armed, call: Call) -> bool:
-    return call.name in TRANSFERS and (call.get("dst") is not None or call.get("src") is not None)
 
 
 _ORDER_FAMILY = "order"
@@ -263,7 +259,8 @@ OF_ORDER = (
           ("collective-order-race",), "collective-order-race", True, _EXPLICIT,
           _at_call(_cycle)),
     Fault("p2p_wrong_peer", _ORDER_FAMILY, "sends to, or receives from, another rank", (RANK, CALL), ("wrong-peer",),
-          "code-divergence", True, "send or receive between more than two ranks", once_at(program.calls, _peer, _has_peer)),
+          "code-divergence", True, "send or receive between more than two ranks",
+          once_at(program.calls, _peer, lambda _, call: call.name in TRANSFERS and bool(_root_name(call)))),
 )  # fmt: skip
 
 

@@ -282,11 +282,6 @@ def _lost(armed: Armed) -> None:
         connection.close()
 
 
-def _delayed(armed: Armed, call: Call) -> str:
-    """Each call of the rank takes longer, as over a slow link."""
-    return f"communicates {armed.value('delay'):g} s later from {call.name} on"
-
-
 _NETWORK_FAMILY = "network"
 _INIT = "init_process_group"
 _NAME = Parameter("name", "the variable", "MASTER_ADDR")
@@ -305,7 +300,8 @@ OF_NETWORK = (
           _steps(_lost)),
     Fault("slow_link", _NETWORK_FAMILY, "makes every explicit collective call late", (RANK, STEP, CALL, _CALL_DELAY), ("straggler",),
           "straggler", False, "explicit collective call",
-          from_now_on(program.calls, _delayed, sleep_delay, _is_collective)),
+          from_now_on(program.calls, lambda armed, call: f"communicates {armed.value('delay'):g} s later from {call.name} on",
+                      sleep_delay, _is_collective)),
 )  # fmt: skip
 
 
@@ -324,10 +320,6 @@ def _refused_write(armed: Armed, function: str) -> None:
     raise OSError(number, os.strerror(number))
 
 
-def _slow_disk(armed: Armed, function: str) -> str:
-    return f"needs {armed.value('delay'):g} s longer for every file that it writes, from this {function} on"
-
-
 _FILE_FAMILY = "files"
 _SAVES = "torch.save and no open() of a file to write"
 _NUMBER = Parameter("call", "the write of the rank, from 1, that is struck", 1, 1, 10**9)
@@ -342,7 +334,8 @@ OF_FILES = (
           once_at(program.writes, _late_write, _is_own)),
     Fault("slow_disk", _FILE_FAMILY, "every file that one rank writes takes longer", (RANK, _NUMBER, _WRITE_DELAY),
           ("straggler",), "straggler", False, _SAVES,
-          from_now_on(program.writes, _slow_disk, sleep_delay, _is_own)),
+          from_now_on(program.writes, lambda armed, function: f"needs {armed.value('delay'):g} s longer for every file that it writes, "
+                      f"from this {function} on", sleep_delay, _is_own)),
     Fault("failing_disk", _FILE_FAMILY, "a write is refused", (RANK, _NUMBER, _ERROR),
           ("user-exception",), "user-exception", False, _SAVES, once_at(program.writes, _refused_write, _is_own)),
 )  # fmt: skip

@@ -236,12 +236,8 @@ def _reason(
 ) -> str:
     """What led the odd ranks there, in further sentences."""
     if caught is not None:
-        return _goes_on(*caught)
+        return f" Else {w.place(caught[0])} raises, and {w.place(caught[1])} lets the program go on."
     return _say_ways(frame, past) if past else "" if is_plain else _why(s, d)
-
-
-def _goes_on(raised: Frame, handler: Frame) -> str:
-    return f" Else {w.place(raised)} raises, and {w.place(handler)} lets the program go on."
 
 
 def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:
