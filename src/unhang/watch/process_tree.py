@@ -43,7 +43,7 @@ class _Stat(NamedTuple):
 def stat_of(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat behind the name, from the state on; None where it has gone."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split() or None
     return None
 
 
