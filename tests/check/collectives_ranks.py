@@ -17,7 +17,7 @@ from unhang.check.collectives.suite import CaseResult, Limits, Stuck
 SMALL_BYTES = 1 << 16
 _FAULT = """
 import sys
-if any("collectives.worker" in word for word in sys.orig_argv) and "--rank={rank}" in sys.orig_argv:
+if "cases" in sys.orig_argv and "--rank={rank}" in sys.orig_argv:
 {body}
 """
 

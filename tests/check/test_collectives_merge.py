@@ -233,7 +233,7 @@ def test_another_file_is_no_reference(tmp_path: Path, text: str) -> None:
 ])  # fmt: skip
 def test_what_torch_refuses_is_told_from_what_fails(text: str, is_refused: bool) -> None:
     from unhang.check.collectives.suite import Case
-    from unhang.check.collectives.worker import _first_line, _is_refusal  # imports torch
+    from unhang.check.worker import _first_line, _is_refusal  # imports torch
 
     assert _is_refusal(RuntimeError(text), Case("all_reduce")) is is_refused
     assert _is_refusal(RuntimeError("invalid tensor size at index 0"), Case("all_gather_uneven"))

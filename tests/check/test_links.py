@@ -11,7 +11,7 @@ import pytest
 from tests.check.collectives_ranks import store
 from unhang.check.areas import CheckOptions, Context, Member, Participants, meet
 from unhang.check.links import search_links
-from unhang.check.links.worker import chunk_elements
+from unhang.check.worker import chunk_elements
 from unhang.model import Reading
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -21,12 +21,12 @@ FAULT = """
 import importlib.abc, sys
 class WhenTorchIsThere(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "unhang.check.collectives.worker":
+        if name == "unhang.check.collectives.suite":
             import time, torch, torch.distributed as dist
             real = dist.all_to_all_single
 {body}
             dist.all_to_all_single = all_to_all_single
-if any("links.worker" in word for word in sys.orig_argv) and "--rank={rank}" in sys.orig_argv:
+if "groups" in sys.orig_argv and "--rank={rank}" in sys.orig_argv:
     sys.meta_path.insert(0, WhenTorchIsThere())
 """
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from unhang.inside.guards import installing
-from unhang.inside.recorder import page, recording
-from unhang.inside.recorder.page import Page
+from unhang.inside.recorder import recording
+from unhang.inside.recorder.recording import Page
 
 from .jobs import PROGRAMS, diagnose, run, run_ranks
 
@@ -154,7 +154,7 @@ def test_a_stall_is_declared_and_withdrawn(
 ) -> None:
     verdict = tmp_path / "bundle" / "verdict.json"
     watch = installing.StallWatch(0.01)
-    number = rank.page.begin(page.RECV, 1, 1, 0, b"0")
+    number = rank.page.begin(recording.RECV, 1, 1, 0, b"0")
     watch.turn()
     assert not verdict.exists(), "it has just moved"
     time.sleep(0.02)

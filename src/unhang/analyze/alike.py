@@ -15,10 +15,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits_for import is_blocked
-from unhang.model import CollectiveTable, ProcessGroup, RankEvidence, user_frames
+from unhang.model import CollectiveTable, ProcessGroup, RankEvidence, grouped, user_frames
 
 MOST_NODES = 64  # that are read of a large job
 LEAST_OF_MOST = 4  # nodes of the largest kind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Generic, TypeVar
 
-from unhang.model import Case, Frame, LogEvent, Reading
+from unhang.model import Case, Frame, LogEvent, Reading, grouped
 from unhang.model.evidence import Value
 from unhang.model.findings import name_ranks
 
@@ -18,17 +18,7 @@ def is_of_training(event: LogEvent) -> bool:
     return event.kind.startswith("learn.") and not event.says
 
 
-K = TypeVar("K")
-V = TypeVar("V")
 T = TypeVar("T", bound=LogEvent | Reading)
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The second of each pair under the first, in order."""
-    found: dict[K, list[V]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
 
 
 class _ByKind(Generic[T]):

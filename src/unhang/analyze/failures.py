@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from unhang.analyze.by_kind import grouped
-from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
+from unhang.model import Case, ProcessExit, RaisedError, RankEvidence, grouped
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs import is_echo

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.positions import bare_op, is_complete, of_both_kinds, own_words, reported_completed, run_starts
-from unhang.model import CallState, CollectiveTable, different
+from unhang.model import CallState, CollectiveTable, different, grouped
 from unhang.numeric import np, npt
 
 

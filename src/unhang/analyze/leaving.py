@@ -9,7 +9,6 @@ from itertools import chain
 
 from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
@@ -32,6 +31,7 @@ from unhang.model import (
     RankEvidence,
     ThreadStack,
     WaitEdge,
+    grouped,
     user_frames,
 )
 

@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import NamedTuple
 
 from unhang.analyze.activity import in_communication
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.source import function_at, nearest, nodes_around
 from unhang.analyze.trees import (
     Function,
@@ -21,7 +20,7 @@ from unhang.analyze.trees import (
     parameters_of,
     tree_of,
 )
-from unhang.model import Frame, ThreadStack, user_frames
+from unhang.model import Frame, ThreadStack, grouped, user_frames
 from unhang.model.frames import WaitingTask
 
 _BLOCK = (ast.With, ast.AsyncWith)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from unhang.analyze.by_kind import Events, grouped
-from unhang.model import LogEvent
+from unhang.analyze.by_kind import Events
+from unhang.model import LogEvent, grouped
 from unhang.model.evidence import MAX_DIGITS
 from unhang.model.lazy_pattern import lazy_pattern
 

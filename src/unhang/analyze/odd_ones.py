@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.going_on import may_wait, missing_by_lines, silent_ranks
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
+from unhang.model import grouped
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.attempts import is_last_word
 

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from unhang.analyze.activity import RESULT_OF_RAY, Activity
 from unhang.analyze.align import members_of
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.host_waits import polls_ray
 from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
-from unhang.model import CallState, CollectiveCall, CollectiveTable, WaitEdge
+from unhang.model import CallState, CollectiveCall, CollectiveTable, WaitEdge, grouped
 from unhang.numeric import np
 
 STALLED = "has not begun it on its device, though every call before it has completed"

@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from unhang.analyze.align import Signature, majority, signature
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.overtaking import Overtaking, overtakings
@@ -18,7 +17,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import Streams, stack_of_call
 from unhang.analyze.trees import line_text
-from unhang.model import Case, CollectiveCall, Frame, WaitEdge, user_frames
+from unhang.model import Case, CollectiveCall, Frame, WaitEdge, grouped, user_frames
 
 _LEAST_STRETCH = 3
 _MOST_AHEAD = 16

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from unhang.analyze.by_kind import grouped
-from unhang.model import LogLine
+from unhang.model import LogLine, grouped
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, TypeAlias
 
-from unhang.analyze.by_kind import grouped
-from unhang.model import CallState, Case, CollectiveTable, RankEvidence
+from unhang.model import CallState, Case, CollectiveTable, RankEvidence, grouped
 from unhang.numeric import np, npt
 
 # Ops in which the ranks may rightly give different sizes.

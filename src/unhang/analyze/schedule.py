@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from os.path import dirname, isabs, relpath
 from typing import NamedTuple, TypeAlias
 
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.positions import bare_op, numels
-from unhang.model import CollectiveCall, CollectiveTable, Frame, ProcessGroup, different, user_frames
+from unhang.model import CollectiveCall, CollectiveTable, Frame, ProcessGroup, different, grouped, user_frames
 from unhang.numeric import np, npt
 
 Stack = tuple[Frame, ...]

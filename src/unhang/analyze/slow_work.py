@@ -8,7 +8,6 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.own_lines import OwnLine, by_rank, own_lines
@@ -16,7 +15,7 @@ from unhang.analyze.sides import view_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, surroundings
 from unhang.analyze.trees import inside, last_name
-from unhang.model import Case, CollectiveCall, Frame
+from unhang.model import Case, CollectiveCall, Frame, grouped
 from unhang.model.lazy_pattern import lazy_pattern
 
 _COUNT = lazy_pattern(r"(?<![\w./:-])(\d{1,9})/(\d{1,9})(?![\w./:-])")

@@ -14,12 +14,11 @@ from collections import deque
 from typing import NamedTuple
 
 from unhang.analyze.align import members_of
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.positions import CallIndex, Ints
 from unhang.analyze.source import surroundings
 from unhang.analyze.trees import calls_on, inside, last_name, tree_of
-from unhang.model import CallState, Case, CollectiveTable, Frame, ProcessGroup, different
+from unhang.model import CallState, Case, CollectiveTable, Frame, ProcessGroup, different, grouped
 from unhang.numeric import np, npt
 
 MIN_POSITIONS = 6

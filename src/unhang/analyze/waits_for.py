@@ -13,13 +13,22 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.align import StuckCollective
-from unhang.analyze.by_kind import grouped
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.hosts import ON_DEVICE, runs_without_gil, waits_there
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import seen_edges
-from unhang.model import CallState, Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
+from unhang.model import (
+    CallState,
+    Case,
+    PendingCall,
+    RankEvidence,
+    ThreadStack,
+    WaitEdge,
+    WaitsFor,
+    grouped,
+    user_frames,
+)
 from unhang.read.logs import kinds_in
 
 

@@ -26,9 +26,9 @@ from unhang.read.dumps.objects import load
 from unhang.read.environment import redact_command, redact_text, stored_environment
 from unhang.read.runs import REPORTS, has_bundle
 from unhang.watch.evidence import fetch_calls_at
-from unhang.watch.folders import BUNDLE, write_job_file
+from unhang.watch.folders import BUNDLE, write_job_file, write_whole
 from unhang.watch.process import py_spy
-from unhang.watch.ranks import write_whole
+from unhang.watch.process_tree import line_of
 
 _MOST_DUMP_BYTES, _MOST_LOG_BYTES = 256 << 20, 1 << 20
 _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"
@@ -250,8 +250,7 @@ def take_outputs(folder: Path, job: FoundJob, processes: Processes) -> None:
             with suppress(OSError, KeyError, ValueError, StopIteration):
                 process = processes.by_pid[pid].folder
                 status = (process / "fd" / descriptor).stat()
-                lines = (process / "fdinfo" / descriptor).read_text().splitlines()
-                flags = int(next(x for x in lines if x.startswith("flags:")).split()[1], 8)
+                flags = int(line_of(process / "fdinfo" / descriptor, "flags:"), 8)
                 if stat.S_ISREG(status.st_mode) and not flags & os.O_APPEND:
                     key = (status.st_dev, status.st_ino)
                     is_shared = key in found and found[key][1] != number

@@ -23,7 +23,7 @@ from unhang.model import Frame, ThreadStack
 from unhang.read.stack_texts import read_threads
 from unhang.watch.evidence import MOST_WORKERS
 from unhang.watch.process import ProcessProbe, children_of, take_stacks
-from unhang.watch.process_tree import kernel_waits, sleep_left_s
+from unhang.watch.process_tree import kernel_waits, line_of, sleep_left_s
 
 FOR_S, EVERY_S, LEAST_LOOKS = 3.0, 0.75, 3
 LOOK_LIMIT_S = 2.0
@@ -199,8 +199,7 @@ def _counters(pid: int) -> _Threads:
 
 def _wakes(pid: int, task: int) -> int | None:
     with suppress(OSError, ValueError, StopIteration):
-        lines = Path(f"/proc/{pid}/task/{task}/status").read_text().splitlines()
-        return int(next(x for x in lines if x.startswith("voluntary_ctxt_switches")).split()[1])
+        return int(line_of(f"/proc/{pid}/task/{task}/status", "voluntary_ctxt_switches:"))
     return None
 
 

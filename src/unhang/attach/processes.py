@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.check.devices.vendors import load_nvml
+from unhang.watch.process_tree import line_of
 
 PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -112,8 +113,7 @@ class Processes:
     def boot_ns(self) -> int:
         """When the machine started, wall clock; 0 where it is not told."""
         with suppress(OSError, ValueError, StopIteration):
-            lines = (self.root / "stat").read_text().splitlines()
-            return int(next(x for x in lines if x.startswith("btime")).split()[1]) * 1_000_000_000
+            return int(line_of(self.root / "stat", "btime ")) * 1_000_000_000
         return 0
 
     def started_ns(self, process: Process) -> int:

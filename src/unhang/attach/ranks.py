@@ -9,6 +9,7 @@ from typing import Any
 
 from unhang.attach.processes import Process, Processes
 from unhang.errors import NothingToJudge, WrongUsage
+from unhang.model import grouped
 
 # Number and count of the ranks, the own number on the machine and how many there are: as each starter calls them.
 _NUMBERS = (
@@ -117,9 +118,7 @@ def find_jobs(processes: Processes, spawned: Sequence[Rank] = ()) -> list[FoundJ
     """The jobs of this machine, the one with the most ranks first. `spawned`: ranks that only their stacks tell, see `spawned_ranks`."""
     pythons = [p for p in processes.by_pid.values() if p.is_python and p.has_torch]
     found = {p.pid: n for p in pythons if (n := _numbered(p)) is not None}
-    groups: dict[str, list[Rank]] = {}
-    for mine in _without_others(found, processes):
-        groups.setdefault(_key(mine.process, processes), []).append(mine.rank)
+    groups = grouped((_key(mine.process, processes), mine.rank) for mine in _without_others(found, processes))
     known = {r.process.pid for ranks in groups.values() for r in ranks}
     for rank in spawned:
         if rank.process.pid not in known:
@@ -141,9 +140,7 @@ def _apart(ranks: Sequence[Rank]) -> list[list[Rank]]:
     """Ranks of several jobs that were started with the same address: no job has a rank twice."""
     if len({r.number for r in ranks}) == len(ranks):
         return [list(ranks)]
-    by_parent: dict[tuple[int, str], list[Rank]] = {}
-    for rank in ranks:
-        by_parent.setdefault((rank.process.parent, rank.process.network), []).append(rank)
+    by_parent = grouped(((rank.process.parent, rank.process.network), rank) for rank in ranks)
     return list(by_parent.values())
 
 

@@ -12,7 +12,18 @@ import msgspec
 
 from unhang.check.areas import AREAS, CannotMeet, CheckOptions, Context, Member, Participants, area, meet, member_from
 from unhang.errors import WrongUsage
-from unhang.model import Case, Diagnosis, Job, Outcome, RankEvidence, RankIdentity, Reading, Unavailable, Verdict
+from unhang.model import (
+    Case,
+    Diagnosis,
+    Job,
+    Outcome,
+    RankEvidence,
+    RankIdentity,
+    Reading,
+    Unavailable,
+    Verdict,
+    grouped,
+)
 from unhang.model.findings import SEVERITIES
 from unhang.rules.registry import judge, load_rules
 
@@ -252,10 +263,7 @@ def _case(participants: Participants, read: Mapping[int, _Read], options: CheckO
 
 def _absent(read: Mapping[int, _Read]) -> tuple[Unavailable, ...]:
     """What could not be read, said once; with the first rank where it was read on others."""
-    ranks: dict[tuple[str, str], list[int]] = {}
-    for rank in sorted(read):
-        for lack in read[rank].absent:
-            ranks.setdefault((lack.what, lack.reason), []).append(rank)
+    ranks = grouped(((lack.what, lack.reason), rank) for rank in sorted(read) for lack in read[rank].absent)
     return tuple(
         Unavailable(what, reason if len(on) == len(read) else f"{reason} (rank {on[0]}, {len(on)} of {len(read)})")
         for (what, reason), on in ranks.items()

@@ -45,9 +45,15 @@ def die_with_maker() -> None:
             os._exit(1)
 
 
-def worker_command(module: str, options: Mapping[str, object]) -> list[str]:
-    """The command line that runs a module of ours with these options."""
-    return [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in options.items())]
+def worker_command(task: str, options: Mapping[str, object]) -> list[str]:
+    """The command line of `check/worker.py` for one of its tasks."""
+    return [
+        sys.executable,
+        "-m",
+        "unhang.check.worker",
+        task,
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
 
 
 class Worker:

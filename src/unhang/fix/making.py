@@ -9,12 +9,10 @@ from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
-from unhang.fix.agreed import agree_on, answer_alike, is_collective, order_alike, root_alike
-from unhang.fix.helpers import modules
+from unhang.fix.agreed import agree_on, answer_alike, is_collective, modules, order_alike, root_alike
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
-from unhang.fix.rounds import even_rounds, same_rounds
-from unhang.fix.signals import after_the_round
+from unhang.fix.rounds import after_the_round, even_rounds, same_rounds
 from unhang.fix.single import (
     find_unused,
     gather_objects,

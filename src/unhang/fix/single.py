@@ -8,9 +8,8 @@ from dataclasses import replace
 from unhang.analyze.rank_names import kind_of_name
 from unhang.analyze.source import surroundings
 from unhang.analyze.trees import covers
-from unhang.fix.agreed import reached_by_all
+from unhang.fix.agreed import ANY_RANK, put_helper, reached_by_all
 from unhang.fix.direction import has_exchange
-from unhang.fix.helpers import ANY_RANK, put_helper
 from unhang.fix.program import Edit, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
 from unhang.model import Finding
 

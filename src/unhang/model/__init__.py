@@ -11,7 +11,7 @@ from unhang.model.calls import (
     different,
     join,
 )
-from unhang.model.case import Case, Course, HangObservation, Job, PassedStall, SlowStep, WaitEdge, WaitsFor
+from unhang.model.case import Case, Course, HangObservation, Job, PassedStall, SlowStep, WaitEdge, WaitsFor, grouped
 from unhang.model.evidence import (
     LogEvent,
     LogLine,
@@ -88,6 +88,7 @@ __all__ = [
     "WaitEdge",
     "WaitsFor",
     "different",
+    "grouped",
     "join",
     "user_frames",
 ]

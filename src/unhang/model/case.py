@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from unhang.model.calls import CollectiveTable
 from unhang.model.evidence import (
@@ -17,6 +18,17 @@ from unhang.model.evidence import (
     ThreadStack,
     Unavailable,
 )
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The second parts of pairs by the first, in the order in which they come."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +53,7 @@ class SlowStep:
 
 def ranks_by_phase(phases: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
     """Phase -> the ranks that were in it; those of which it is not known are left out."""
-    found: dict[str, list[int]] = {}
-    for rank, phase in sorted(phases.items()):
-        if phase:
-            found.setdefault(phase, []).append(rank)
+    found = grouped((phase, rank) for rank, phase in sorted(phases.items()) if phase)
     return {phase: tuple(ranks) for phase, ranks in found.items()}
 
 
@@ -240,7 +249,5 @@ class WaitsFor:
 
     @cached_property
     def _by_waiter(self) -> dict[int, tuple[WaitEdge, ...]]:
-        found: dict[int, list[WaitEdge]] = {}
-        for edge in self.edges:
-            found.setdefault(edge.waiter, []).append(edge)
+        found = grouped((edge.waiter, edge) for edge in self.edges)
         return {rank: tuple(edges) for rank, edges in found.items()}

@@ -233,7 +233,6 @@ class RankEvidence:
     tasks: tuple[WaitingTask, ...] = ()
     in_handler: str = ""
     phase: str = ""
-    phase_s: float | None = None
     initialized: bool | None = None
     heartbeat_age_s: float | None = None
     quiet_s: float | None = None

@@ -248,10 +248,8 @@ def ranks_of_records(gathered: Gathered, began_ns: int | None = None) -> dict[in
         for rank, error in log.errors:
             if rank is not None and began_ns is None:
                 logged.setdefault(rank, []).append(error)
-    now_ns = whole(gathered.verdict, "detected_ns") or whole(gathered.job, "ended_ns") or 0
     return {
-        rank: evidence_of(record, exits.get(rank), logged.get(rank, ()), now_ns)
-        for rank, record in gathered.records.items()
+        rank: evidence_of(record, exits.get(rank), logged.get(rank, ())) for rank, record in gathered.records.items()
     }
 
 

@@ -77,7 +77,6 @@ class RankExit:
     pid: int | None = None
     code: int | None = None
     time_ns: int = 0
-    error_file: str = ""
     is_root: bool = False
     line: int = 0
 
@@ -125,8 +124,6 @@ class SummaryReader:
         elif key == "exitcode" and first:
             pid = _PID.search(value)
             found.code, found.pid = int(first[0][:9]), int(pid[1][:9]) if pid else None
-        elif key == "error_file" and value != "<N/A>":
-            found.error_file = value
 
     def _single(self, line: str, number: int) -> None:
         self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None

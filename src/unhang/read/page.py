@@ -51,12 +51,9 @@ class Page:
     phase: str
     phase_since_ns: int
     initialized: bool
-    destroyed: bool
     ended: bool
-    failed_polls: int
     groups: dict[int, tuple[int, int]]
     pending: tuple[PendingCall, ...]
-    lost_records: int
     skipped_steps: int = 0
     samples: int = 0
     tokens: int = 0
@@ -82,7 +79,6 @@ def parse_page(data: bytes, name: str = "page.bin") -> Page:
     header = HEADER.unpack_from(data)
     if header[1] != FORMAT:
         raise unreadable(name, f"page format {header[1]}", f"only format {FORMAT} can be read: use a newer unhang")
-    pending, written = _pending(data), header[8]
     skipped, samples, tokens = LATER.unpack_from(data, LATER_AT) if len(data) >= LATER_AT + LATER.size else (0, 0, 0)
     return Page(
         pid=header[2],
@@ -92,12 +88,9 @@ def parse_page(data: bytes, name: str = "page.bin") -> Page:
         phase=PHASES[header[6]] if header[6] < len(PHASES) else "",
         phase_since_ns=header[7],
         initialized=header[9] >= 1,
-        destroyed=header[9] == 2,
         ended=header[10] == 1,
-        failed_polls=header[11],
         groups=_groups(data),
-        pending=pending,
-        lost_records=max(0, written - RING_SLOTS),
+        pending=_pending(data),
         skipped_steps=skipped,
         samples=samples,
         tokens=tokens,

@@ -32,7 +32,7 @@ _AT_ONCE_NS = 5_000_000_000
 
 
 def evidence_of(
-    record: RankRecord, summary: RankExit | None = None, logged: Sequence[RaisedError] = (), now_ns: int = 0
+    record: RankRecord, summary: RankExit | None = None, logged: Sequence[RaisedError] = ()
 ) -> RankEvidence:
     """The evidence on one rank.
 
@@ -40,7 +40,6 @@ def evidence_of(
         record: its files.
         summary: how the launcher saw it end.
         logged: exceptions that the output shows under this rank, in the order printed.
-        now_ns: the moment of capture, wall clock, where the rank's own files do not tell it.
     """
     page, proc = record.page, record.proc_fields
     error, handled = record.error, record.handled
@@ -51,7 +50,6 @@ def evidence_of(
     if error is not None and record.error_thread not in ("", "MainThread") and end is not None and end.code == 0:
         handled = (*handled, replace(error, handled=True))  # one thread ended by it, the program did not
         error = None
-    taken_ns = whole(proc, "taken_ns") or now_ns
     monotonic_ns = whole(proc, "taken_monotonic_ns")
     return RankEvidence(
         identity=record.identity,
@@ -69,7 +67,6 @@ def evidence_of(
         tasks=tuple(_tasks(record.waits_fields)),
         in_handler=text(record.waits_fields, "in_handler"),
         phase=page.phase if page else "",
-        phase_s=_age_s(taken_ns, page.phase_since_ns) if page and page.phase else None,
         initialized=page.initialized if page else None,
         heartbeat_age_s=_age_s(monotonic_ns, page.heartbeat_ns) if page else None,
         quiet_s=real(proc, "quiet_s"),

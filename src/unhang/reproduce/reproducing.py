@@ -18,7 +18,7 @@ from typing import Any
 
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
-from unhang.model import Diagnosis
+from unhang.model import Diagnosis, grouped
 from unhang.model.findings import name_ranks
 from unhang.reproduce.program import render, wrong_result
 from unhang.reproduce.schedule import ROOTED, Schedule, Step, few_ranks, leap, shrink
@@ -296,9 +296,7 @@ def describe(schedule: Schedule) -> str:
             (mine.op, theirs.op) if mine.op != theirs.op else (f"{s.op} of {s.size} {s.dtype}" for s in (mine, theirs))
         )
         return f"group {mine.group}, call {mine.key[2]}: {_said(odd, 'makes')} {ours} where {_said(others, 'makes')} {reference}"
-    said: dict[str, list[int]] = {}
-    for rank, step in sorted(fronts.items(), key=lambda item: item[0] not in odd):
-        said.setdefault(_doing(step), []).append(rank)
+    said = grouped((_doing(step), rank) for rank, step in sorted(fronts.items(), key=lambda item: item[0] not in odd))
     for rank in odd:
         if rank not in fronts and schedule.steps[rank]:
             said.setdefault(f"comes no further than {schedule.steps[rank][-1].text}", []).append(rank)

@@ -61,9 +61,8 @@ from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import FirstException, found_at_first
-from unhang.rules.known_waits import known_repairs
+from unhang.rules.known_waits import Remedy, end_the_thread, known_repairs, of_threads, waits_for_work
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
-from unhang.rules.thread_waits import Remedy, end_the_thread, of_threads, waits_for_work
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unhang.analyze.situation import Situation
-from unhang.model import Case, EvidenceLine, Reading
+from unhang.model import Case, EvidenceLine, Reading, grouped
 from unhang.rules.base import Found, unread
 
 _MOST_QUOTED = 8
@@ -41,6 +41,20 @@ def hosts_of(readings: Iterable[Reading]) -> str:
     if len(hosts) <= 2:
         return " and ".join(hosts) or "this machine"
     return f"{hosts[0]} and {len(hosts) - 1} others"
+
+
+def of_each_rank(readings: Iterable[Reading]) -> dict[int | None, dict[str, Reading]]:
+    """What each rank has read, by subject."""
+    of_rank = grouped((r.rank, r) for r in readings)
+    return {rank: {r.subject: r for r in own} for rank, own in of_rank.items()}
+
+
+def found_by(
+    readings: Sequence[Reading], confidence: float, words: Mapping[str, object], say: str = "", **more: Any
+) -> Found:
+    """What these readings show: their ranks are the culprits, {hosts} their hosts; `more`: other fields of `Found`."""
+    more = {"culprits": ranks_of(readings), "evidence": cite(readings), **more}
+    return Found(confidence, words={"hosts": hosts_of(readings), **words}, say=say, **more)
 
 
 def spans_hosts(s: Situation) -> bool:
@@ -118,10 +132,7 @@ def less_than_peers(devices: Iterable[Reading], name: str) -> tuple[tuple[Readin
 
     Nothing where there is no majority: what many have in common is how the machines are built.
     """
-    models: dict[str, list[Reading]] = {}
-    for device in devices:
-        if device.number(name) is not None:
-            models.setdefault(device.text("name"), []).append(device)
+    models = grouped((device.text("name"), device) for device in devices if device.number(name) is not None)
     less: list[Reading] = []
     most = 0.0
     for same in models.values():

@@ -262,8 +262,6 @@ def _next_steps(s: Situation, findings: Sequence[Finding], outcome: Outcome) -> 
     """What decides. A fault in finding that out must not cost the verdict."""
     if any(f.cause != "unknown" for f in findings) or s.case.readings:
         return ()
-    from unhang.rules.registry import next_steps  # most verdicts never need it
-
     try:
         return next_steps(s, findings, outcome)
     except Exception:  # noqa: BLE001

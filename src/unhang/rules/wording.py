@@ -191,6 +191,22 @@ def location_of(frame: Frame | None) -> Location | None:
     return Location.of(frame)
 
 
+def at_call(call: CollectiveCall, frame: Frame | None) -> dict[str, Any]:
+    """The fields of a finding on this call, at this line."""
+    return {"location": location_of(frame), "group": group_of(call.group), "collective": collective_of(call, call.seq)}
+
+
+def at_fork(d: Divergence | None, frame: Frame | None) -> dict[str, Any]:
+    """The same of the call at which programs part; the line alone where none do."""
+    if d is None:
+        return {"location": location_of(frame)}
+    return {
+        **at_call(d.reference_call, frame),
+        "group": group_of(d.group),
+        "collective": collective_of(d.reference_call, d.seq),
+    }
+
+
 def unheard_lines(case: Case, ranks: Collection[int]) -> list[EvidenceLine]:
     """Why a few of the ranks of other nodes are unknown, where their node was heard before."""
     names = {f"rank {rank}" for rank in ranks}

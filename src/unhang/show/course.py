@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unhang.analyze.by_kind import handed_out
-from unhang.model import Case, Course, Finding, NextStep, PassedStall, RankEvidence, SlowStep, user_frames
+from unhang.model import Case, Course, Finding, NextStep, PassedStall, RankEvidence, SlowStep, grouped, user_frames
 from unhang.model.case import ranks_by_phase
 from unhang.model.findings import name_ranks
 from unhang.show.paper import duration
@@ -36,10 +36,7 @@ _MOST = 5
 
 def stop_of(case: Case, finding: Finding | None) -> dict[str, Any]:
     """Where the job stood at the end: `steps` (counts with their ranks), `epoch`, `phase`; only what is known."""
-    by_count: dict[int, list[int]] = {}
-    for rank, evidence in sorted(case.ranks.items()):
-        if evidence.steps:
-            by_count.setdefault(evidence.steps, []).append(rank)
+    by_count = grouped((evidence.steps, rank) for rank, evidence in sorted(case.ranks.items()) if evidence.steps)
     epochs = {value for e in case.ranks.values() for value in _epochs(e)}
     steps = [{"count": count, "ranks": ranks} for count, ranks in sorted(by_count.items())]
     found: dict[str, Any] = {"steps": steps} if steps else {}

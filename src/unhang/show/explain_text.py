@@ -362,11 +362,12 @@ def message_text(message: Message) -> list[str]:
         ("cause", f"{row.cause}: {CAUSES[row.cause]}" if row.cause else ""),
         ("do first", row.fix),
     ]
-    return [line for name, fact in facts if fact for line in _wrapped(name, printable(fact))]
-
-
-def _wrapped(name: str, fact: str) -> list[str]:
-    return textwrap.wrap(fact, room(), initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
+    return [
+        line
+        for name, fact in facts
+        if fact
+        for line in textwrap.wrap(printable(fact), room(), initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
+    ]
 
 
 def message_json(message: Message) -> dict[str, Any]:

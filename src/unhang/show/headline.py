@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.standing import standing
-from unhang.model import Attempt, Case, Diagnosis, Finding, Job, Outcome, Verdict, WaitsFor
+from unhang.model import Attempt, Case, Diagnosis, Finding, Job, Outcome, Verdict, WaitsFor, grouped
 from unhang.model.findings import name_ranks
 from unhang.show.paper import printable
 
@@ -96,15 +96,16 @@ def _of_attempts(diagnosis: Diagnosis) -> Iterator[str]:
         return
     last = diagnosis.earlier[-1]
     found = diagnosis.findings[0] if diagnosis.findings else None
-    same = [a.number for a in diagnosis.earlier if found and a.findings and _is_same(a.findings[0], found)]
+    firsts = [(a.number, a.findings[0]) for a in diagnosis.earlier if found and a.findings]
+    same = [
+        n
+        for n, f in firsts
+        if found and (f.rule, f.culprit_ranks, f.location) == (found.rule, found.culprit_ranks, found.location)
+    ]
     if len(same) == len(diagnosis.earlier):
         yield f"also in {name_attempts(same)}"
     else:
         yield f"attempt {last.number}: {ended(last)}"
-
-
-def _is_same(one: Finding, other: Finding) -> bool:
-    return (one.rule, one.culprit_ranks, one.location) == (other.rule, other.culprit_ranks, other.location)
 
 
 def name_attempts(numbers: Sequence[int]) -> str:
@@ -145,10 +146,11 @@ def filled(text: str, job: Job) -> str:
 
 def undecided(diagnosis: Diagnosis) -> list[tuple[str, tuple[str, ...]]]:
     """(what was missing, rules that could not judge without it), the one that would help most rules first."""
-    rules: dict[str, list[str]] = {}
-    for outcome in diagnosis.outcomes:
-        if outcome.verdict is Verdict.SKIPPED and outcome.reason:
-            rules.setdefault(outcome.reason, []).append(outcome.rule)
+    rules = grouped(
+        (outcome.reason, outcome.rule)
+        for outcome in diagnosis.outcomes
+        if outcome.verdict is Verdict.SKIPPED and outcome.reason
+    )
     return sorted(((reason, tuple(r)) for reason, r in rules.items()), key=lambda pair: (-len(pair[1]), pair[0]))
 
 

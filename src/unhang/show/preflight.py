@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -61,14 +61,9 @@ def _unread(paper: Paper, reasons: Sequence[str]) -> None:
             paper.prose(reason, lead="- ")
 
 
-def _areas() -> dict[str, str]:
-    """Rule -> the area that it judges."""
-    return {rule.id: rule.reads[0].split(".")[0] for rule in all_rules() if rule.reads}
-
-
 def skipped_areas(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Areas of which no rule could judge."""
-    areas = _areas()
+    areas = {rule.id: rule.reads[0].split(".")[0] for rule in all_rules() if rule.reads}
     verdicts: dict[str, set[Verdict]] = {}
     for outcome in diagnosis.outcomes:
         verdicts.setdefault(areas.get(outcome.rule, ""), set()).add(outcome.verdict)
@@ -91,10 +86,7 @@ def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool =
     has_passed = any(o.verdict is Verdict.PASS for o in diagnosis.outcomes)
     badge = ("CHECK", "warn") if diagnosis.findings else ("CLEAN", "good") if has_passed else ("UNKNOWN", "warn")
     paper.line(badge, "  ", (_check_line(diagnosis, case), "strong"), (f"  ({duration(seconds)})", "dim"))
-    for finding in diagnosis.findings[:_MOST]:
-        _finding(paper, finding)
-    if len(diagnosis.findings) > _MOST:
-        paper.line((f"... and {len(diagnosis.findings) - _MOST} more findings", "dim"))
+    _findings(paper, diagnosis.findings, _finding, _MOST)
     _skipped(paper, diagnosis)
     _unread(paper, _not_read(diagnosis))
     failed = [o for o in diagnosis.outcomes if o.verdict is Verdict.ERROR]
@@ -102,6 +94,13 @@ def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool =
         paper.heading("Our own errors")
         paper.table([(o.rule, o.reason) for o in failed])
     return str(paper)
+
+
+def _findings(paper: Paper, findings: Sequence[Finding], show: Callable[[Paper, Finding], None], most: int) -> None:
+    for finding in findings[:most]:
+        show(paper, finding)
+    if len(findings) > most:
+        paper.line((f"... and {len(findings) - most} more findings", "dim"))
 
 
 def _finding(paper: Paper, finding: Finding) -> None:
@@ -197,10 +196,7 @@ def render_env(verdict: EnvVerdict, unreadable: Sequence[str] = (), color: bool 
     paper = Paper(color, text_width())
     badge, style = ("ENV", "warn") if verdict.findings else ("CLEAN", "good")
     paper.line((badge, style), "  ", (_env_line(verdict), "strong"))
-    for finding in verdict.findings[:_MOST_ENV]:
-        _setting(paper, finding)
-    if len(verdict.findings) > _MOST_ENV:
-        paper.line((f"... and {len(verdict.findings) - _MOST_ENV} more findings", "dim"))
+    _findings(paper, verdict.findings, _setting, _MOST_ENV)
     _unread(paper, unreadable)
     return str(paper)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, HangObservation, Job, ProcessGroup
+from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, HangObservation, Job, ProcessGroup, grouped
 from unhang.model.findings import name_ranks
 from unhang.show.course import cost_of, stop_of
 from unhang.show.paper import duration
@@ -84,10 +84,11 @@ def _who(
 
 
 def _devices(case: Case) -> Iterator[tuple[str, str]]:
-    by_device: dict[tuple[str, int], list[int]] = {}
-    for rank, evidence in case.ranks.items():
-        if evidence.identity.device is not None:
-            by_device.setdefault((evidence.identity.host, evidence.identity.device), []).append(rank)
+    by_device = grouped(
+        ((evidence.identity.host, evidence.identity.device), rank)
+        for rank, evidence in case.ranks.items()
+        if evidence.identity.device is not None
+    )
     if by_device:
         hosts = {host for host, _ in by_device}
         told = [

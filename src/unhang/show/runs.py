@@ -72,7 +72,7 @@ def render_run_list(runs: Sequence[ListedRun], color: bool = False, terminal: in
     paper = Paper(color, terminal)
     rows = [
         (
-            _began(run),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_ns / 1e9)),
             (run.diagnosis.word if run.diagnosis else run.outcome.value).upper(),
             _ended(run),
             " ".join(run.paths),
@@ -90,10 +90,6 @@ def render_run_list(runs: Sequence[ListedRun], color: bool = False, terminal: in
         else:
             paper.line(*head, "  ", run.headline)
     return str(paper).rstrip()
-
-
-def _began(run: ListedRun) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_ns / 1e9))
 
 
 def _ended(run: ListedRun) -> str:

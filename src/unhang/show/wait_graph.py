@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from unhang.analyze.activity import Activity
 from unhang.analyze.hosts import activity_in
-from unhang.model import Case, HangObservation, WaitEdge, WaitsFor, user_frames
+from unhang.model import Case, HangObservation, WaitEdge, WaitsFor, grouped, user_frames
 from unhang.model.findings import count_ranks, name_ranks
 from unhang.show.paper import Paper, duration
 
@@ -74,19 +74,16 @@ def _fold(edges: Sequence[WaitEdge], ranks: Sequence[int]) -> tuple[FoldedWait, 
     return tuple(waits)
 
 
-def _classes(waits: WaitsFor) -> list[tuple[list[int], list[WaitEdge], bool, bool]]:
+def _classes(waits: WaitsFor) -> list[tuple[list[int], Sequence[WaitEdge], bool, bool]]:
     """(ranks, edges of one of them, is root, in cycle) per set of equals."""
-    edges: dict[int, list[WaitEdge]] = {}
-    for edge in waits.edges:
-        edges.setdefault(edge.waiter, []).append(edge)
     cycle_of = {rank: number for number, cycle in enumerate(waits.cycles) for rank in cycle}
     roots = set(waits.roots)
     awaited = {target for target_set in {e.targets for e in waits.edges} for target in target_set}
-    found: dict[Hashable, list[int]] = {}
-    for rank in sorted({*edges, *roots, *awaited, *cycle_of}):
-        own = frozenset(_edge_key(e) for e in edges.get(rank, ()))
-        found.setdefault((own, rank in roots, cycle_of.get(rank)), []).append(rank)
-    return [(ranks, edges.get(ranks[0], []), ranks[0] in roots, ranks[0] in cycle_of) for ranks in found.values()]
+    found = grouped(
+        ((frozenset(map(_edge_key, waits.edges_of(rank))), rank in roots, cycle_of.get(rank)), rank)
+        for rank in sorted({*waits.waiting, *roots, *awaited, *cycle_of})
+    )
+    return [(ranks, waits.edges_of(ranks[0]), ranks[0] in roots, ranks[0] in cycle_of) for ranks in found.values()]
 
 
 def _layers(nodes: Sequence[WaitNode], first: Iterable[int]) -> list[int | None]:
@@ -95,14 +92,8 @@ def _layers(nodes: Sequence[WaitNode], first: Iterable[int]) -> list[int | None]
     seeds = [i for i, n in enumerate(nodes) if n.is_root]
     seeds = seeds or [i for i, n in enumerate(nodes) if n.in_cycle and wanted & set(n.ranks)][:1]
     seeds = seeds or [i for i, n in enumerate(nodes) if n.in_cycle][:1] or list(range(min(1, len(nodes))))
-    waiters: dict[tuple[int, ...], list[int]] = {}
-    for number, node in enumerate(nodes):
-        for wait in node.waits:
-            waiters.setdefault(wait.targets, []).append(number)
-    waited_in: dict[int, list[tuple[int, ...]]] = {}
-    for targets in waiters:
-        for target in targets:
-            waited_in.setdefault(target, []).append(targets)
+    waiters = grouped((wait.targets, number) for number, node in enumerate(nodes) for wait in node.waits)
+    waited_in = grouped((target, targets) for targets in waiters for target in targets)
     layer: dict[int, int] = dict.fromkeys(seeds, 0)
     queue = list(seeds)
     for number in queue:
@@ -153,7 +144,7 @@ def render_stall(case: Case, waits: WaitsFor, hang: HangObservation, what_next: 
 
 
 def _stalled(case: Case, waits: WaitsFor, hang: HangObservation) -> str:
-    waiting = tuple(sorted({edge.waiter for edge in waits.edges}))
+    waiting = waits.waiting
     if not waiting:
         return hang.reason or f"{name_ranks(hang.waiting_ranks)} make no progress"
     verb = "waits" if len(waiting) == 1 else "wait"

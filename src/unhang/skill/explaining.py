@@ -15,8 +15,8 @@ from unhang.diagnosis import judge_case
 from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.lint.cards import code_of
 from unhang.lint.report import card_json, card_text
-from unhang.model import CAUSES, Case, Fix, LogEvent, RaisedError
-from unhang.read.environment import Assignment, Settings
+from unhang.model import CAUSES, Case, Fix, LogEvent, RaisedError, grouped
+from unhang.read.environment import Settings
 from unhang.read.logs import all_patterns
 from unhang.read.logs.case import case_of_outputs, log_case
 from unhang.read.logs.catalogue import emitter_of, whole
@@ -243,12 +243,8 @@ def _as_exception(line: str) -> Case:
 
 def known_lines(case: Case) -> Iterator[KnownLine]:
     """The events of a case, those that begin with the same line together, with the rules that they lead to."""
-    kinds: dict[str, list[LogEvent]] = {}
-    for event in case.events:
-        kinds.setdefault(event.kind, []).append(event)
-    groups: dict[int, list[str]] = {}
-    for kind, events in list(kinds.items())[:MAX_KINDS]:
-        groups.setdefault(events[0].order, []).append(kind)
+    kinds = grouped((event.kind, event) for event in case.events)
+    groups = grouped((events[0].order, kind) for kind, events in list(kinds.items())[:MAX_KINDS])
     for names in groups.values():
         first = [kinds[name][0] for name in names]
         leads = _rules_led_to(first[0].text)
@@ -319,10 +315,11 @@ def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
     from unhang.read.environment import in_scope
     from unhang.rules.env import judge_settings, shown
 
-    by_name: dict[str, list[Assignment]] = {}
-    for assignment in (a for source in sources for a in source.assignments):
-        if in_scope(assignment.name):
-            by_name.setdefault(assignment.name, []).append(assignment)
+    by_name = grouped(
+        (assignment.name, assignment)
+        for assignment in (a for source in sources for a in source.assignments)
+        if in_scope(assignment.name)
+    )
     findings = judge_settings(sources).findings
     for name, found in by_name.items():
         against = tuple(f.title for f in findings if any(e.text.startswith(f"{name}=") for e in f.evidence))

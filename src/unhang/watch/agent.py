@@ -20,8 +20,9 @@ from unhang.errors import UnhangError
 from unhang.read import read_bundle
 from unhang.watch import RunOptions, evidence, suspicion
 from unhang.watch.course import Course
+from unhang.watch.folders import write_whole
 from unhang.watch.process import oom_kills
-from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, disown, is_adopted, write_whole
+from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, disown, is_adopted
 from unhang.watch.suspicion import (
     FIRST_LOOK_S,
     START_UP_STALL_S,

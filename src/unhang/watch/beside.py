@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import threading
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Any
 
 from unhang.errors import UnhangError
 from unhang.read import read_bundle
+from unhang.watch.folders import fields_of
 
 _FIRST_ANSWER_S = 0.2
 
@@ -98,8 +98,8 @@ class Libraries:
         return [path for path in self._before if self._has_changed(path, ran_s)]
 
     def _begin(self, folder: Path) -> None:
-        with suppress(OSError, ValueError, TypeError):
-            for path in json.loads((folder / "identity.json").read_bytes()).get("libraries", ()):
+        with suppress(OSError, TypeError):
+            for path in fields_of(folder / "identity.json").get("libraries", ()):
                 given = os.path.dirname(path) if path.endswith("/torch") else path
                 if (
                     len(self._before) < _MOST_FOLDERS

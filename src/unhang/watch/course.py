@@ -20,7 +20,10 @@ from typing import Any
 from unhang.model.case import ranks_by_phase
 from unhang.model.findings import name_ranks
 from unhang.watch.beside import DeviceProbe, Early, Libraries
-from unhang.watch.ranks import WatchedRank, write_whole
+from unhang.watch.folders import write_whole
+from unhang.watch.process import resident_bytes
+from unhang.watch.process_tree import line_of
+from unhang.watch.ranks import WatchedRank
 
 COURSE = "course.json"
 _PAGE_WORDS = struct.Struct("<4Q")  # steps, wall ns of the last one, phase, wall ns since when
@@ -245,7 +248,9 @@ class Course:
 
     def _of_process(self, rank: WatchedRank, now: float) -> dict[str, float | None]:
         """Cores used, memory in MB, and what it read and wrote, in MB/s."""
-        found: dict[str, float | None] = {"cpu": rank.probe.cpu_share(), "memory_mb": _resident_mb(rank.pid)}
+        held = resident_bytes(rank.pid)
+        memory_mb = None if held is None else round(held / 1e6, 1)
+        found: dict[str, float | None] = {"cpu": rank.probe.cpu_share(), "memory_mb": memory_mb}
         with suppress(OSError, ValueError):
             fields = dict(line.split(": ") for line in Path(f"/proc/{rank.pid}/io").read_text().splitlines())
             for name, key in (("read_mb_s", "rchar"), ("written_mb_s", "wchar")):
@@ -256,8 +261,7 @@ class Course:
         """Load, memory that is left in MB, and what went over the network, in MB/s."""
         found: dict[str, float | None] = {"load": round(os.getloadavg()[0], 2)}
         with suppress(OSError, ValueError, StopIteration):
-            line = next(x for x in Path("/proc/meminfo").read_text().splitlines() if x.startswith("MemAvailable"))
-            found["memory_left_mb"] = round(int(line.split()[1]) / 1e3)
+            found["memory_left_mb"] = round(int(line_of("/proc/meminfo", "MemAvailable:").split()[0]) / 1e3)
         with suppress(OSError, ValueError, IndexError):
             rows = [line.split(":")[1].split() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
             for name, column in (("received_mb_s", 0), ("sent_mb_s", 8)):
@@ -293,13 +297,6 @@ class Course:
         """Writes `course.json`."""
         self._written_at = time.monotonic()
         write_whole(self._run_dir / COURSE, json.dumps(self.as_json()).encode())
-
-
-def _resident_mb(pid: int) -> float | None:
-    with suppress(OSError, ValueError, IndexError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
-    return None
 
 
 def _main_phase(phases: Counter[str]) -> str:

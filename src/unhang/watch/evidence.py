@@ -20,9 +20,10 @@ from typing import Any
 
 from unhang.analyze.activity import OF_RAY
 from unhang.inside.recorder.flight import groups_in, merged
+from unhang.watch.folders import write_whole
 from unhang.watch.process import calls_of_ray, children_of, py_spy, take_stacks
-from unhang.watch.process_tree import descendants_of
-from unhang.watch.ranks import WatchedRank, take_native, write_whole
+from unhang.watch.process_tree import descendants_of, line_of
+from unhang.watch.ranks import WatchedRank, take_native
 
 MOST_WORKERS = 16
 CONFIRM_S = 0.35
@@ -350,8 +351,7 @@ def _size(path: Path) -> int:
 def listens_to_stack_signal(pid: int) -> bool:
     """Whether a handler for the stack signal is installed; without one the signal would end the process."""
     with suppress(OSError, ValueError, StopIteration):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        caught = int(next(x for x in lines if x.startswith("SigCgt:")).split()[1], 16)
+        caught = int(line_of(f"/proc/{pid}/status", "SigCgt:"), 16)
         return bool(caught >> (STACK_SIGNAL - 1) & 1)
     return False
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from unhang.errors import UnreadableInput
 from unhang.model.findings import name_ranks
+from unhang.watch.folders import write_whole
 from unhang.watch.messages import Beat, FarRank, Push, Row, Said, State
-from unhang.watch.ranks import write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
 MOST_RANKS, MOST_BYTES, MOST_FILE = 4096, 64 << 20, 32 << 20

@@ -240,37 +240,46 @@ def save_bundle(
     return fallback
 
 
-def write_job_file(run_dir: Path, content: Mapping[str, Any]) -> None:
-    """Writes `job.json` whole. A full disk loses it, not the job."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is either there completely or not at all; a full disk is ignored."""
     with suppress(OSError):
-        (run_dir / "job.json.tmp").write_text(json.dumps(content, indent=1), encoding="utf-8")
-        (run_dir / "job.json.tmp").replace(run_dir / "job.json")
+        unfinished = path.with_suffix(path.suffix + ".tmp")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+
+
+def fields_of(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none, or none that can be read."""
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_bytes())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def write_job_file(run_dir: Path, content: Mapping[str, Any]) -> None:
+    """Writes `job.json`."""
+    write_whole(run_dir / "job.json", json.dumps(content, indent=1).encode())
 
 
 def forget_nodes(run_dir: Path) -> None:
     """Marks what was heard of other nodes as out of date: the watcher that heard them is gone."""
     for path in run_dir.glob("nodes/*/node.json"):
-        with suppress(OSError, ValueError, TypeError):
-            fields = {**json.loads(path.read_bytes()), "unheard": "the watcher that heard it ended while the job ran"}
-            path.with_suffix(".tmp").write_text(json.dumps(fields), encoding="utf-8")
-            path.with_suffix(".tmp").replace(path)
+        if fields := fields_of(path):
+            gone = {"unheard": "the watcher that heard it ended while the job ran"}
+            write_whole(path, json.dumps({**fields, **gone}).encode())
 
 
 def withdraw_verdict(run_dir: Path) -> None:
     """Takes back what the watcher suspected: the job has come to a good end by itself."""
-    with suppress(OSError, ValueError):
-        verdict = json.loads((run_dir / "verdict.json").read_bytes())
-        (run_dir / "verdict.json.tmp").write_text(json.dumps({**verdict, "withdrawn": True}), encoding="utf-8")
-        (run_dir / "verdict.json.tmp").replace(run_dir / "verdict.json")
+    if verdict := fields_of(run_dir / "verdict.json"):
+        write_whole(run_dir / "verdict.json", json.dumps({**verdict, "withdrawn": True}).encode())
 
 
 def ended_well_before(run_dir: Path, moment_ns: int) -> bool:
     """Whether there were ranks, and all of them had ended with exit code 0 by then, as the watcher saw it."""
     ends = []
     for folder in (run_dir / "ranks").glob("r*-*"):
-        fields: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            fields = json.loads((folder / "proc.json").read_bytes())
+        fields = fields_of(folder / "proc.json")
         ends.append(fields.get("exit_code") == 0 and (fields.get("died_ns") or moment_ns + 1) <= moment_ns)
     return bool(ends) and all(ends)
 

@@ -7,7 +7,6 @@ as they did. Nobody is accused for being unseen: the ranks of a node that is not
 from __future__ import annotations
 
 import gc
-import json
 import math
 import shutil
 import socket
@@ -27,6 +26,7 @@ from unhang.watch import RunOptions
 from unhang.watch.agent import NEW_RANKS_S
 from unhang.watch.evidence import is_unchanged
 from unhang.watch.far import FarNode, Packer, why_silent, words_on
+from unhang.watch.folders import fields_of
 from unhang.watch.many import Passing, Selection, note_unread, told_of, world_of
 from unhang.watch.meeting import MOST_SUCCESSORS, Meeting
 from unhang.watch.messages import MOST_MESSAGES_PER_S, FarRank, JointVerdict, Orders, State, pause_of
@@ -359,9 +359,7 @@ class HubAgent(AgentOfMany):
     @cached_property
     def _where_to(self) -> str:
         """Where the report on all nodes will be."""
-        folder: object = self.options.report_dir
-        with suppress(OSError, ValueError, AttributeError):
-            folder = json.loads((self.run_dir / "job.json").read_bytes()).get("report_dir") or folder
+        folder = fields_of(self.run_dir / "job.json").get("report_dir") or self.options.report_dir
         return f"{socket.gethostname()}:{folder}"
 
     def _withdraw(self) -> None:

@@ -13,9 +13,9 @@ from unhang.errors import UnhangError
 from unhang.read import read_bundle
 from unhang.read.gathered import ALIKE
 from unhang.watch.far import FarNode
+from unhang.watch.folders import fields_of, write_whole
 from unhang.watch.joining import Address
 from unhang.watch.messages import Push, Row, State
-from unhang.watch.ranks import write_whole
 
 MOST_DIRECT, GROUP = 256, 100
 
@@ -131,11 +131,8 @@ class Group:
 
 def world_of(folders: Iterable[Path]) -> int:
     """How many ranks the job has, by the word of these processes; 0 where none tells."""
-    found = [0]
-    for folder in folders:
-        with suppress(OSError, ValueError, AttributeError, TypeError):
-            found.append(int(json.loads((folder / "identity.json").read_bytes()).get("world_size") or 0))
-    return max(found)
+    found = (fields_of(folder / "identity.json").get("world_size") for folder in folders)
+    return max((size for size in found if isinstance(size, int)), default=0)
 
 
 def told_of(run_dir: Path) -> Told | None:

@@ -15,19 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unhang.watch.process_tree import kernel_waits, reads_its_input
+from unhang.watch.process_tree import kernel_waits, line_of, reads_its_input, stat_of
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _WORKING_SHARE = 0.05
 _STATE, _UTIME, _STIME, _CUTIME, _CSTIME, _START, _EXIT_CODE = 0, 11, 12, 13, 14, 19, 49
 _MOST_DESCENDANTS, _MOST_CHILDREN = 64, 8
 _LEAST_SPAN_S = 0.5
-
-
-def _stat(pid: int) -> list[str] | None:
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return None
 
 
 def children_of(pid: int) -> list[int]:
@@ -42,10 +36,10 @@ def children_of(pid: int) -> list[int]:
 
 def _children_used_s(pid: int) -> float | None:
     """CPU time of all that a process started, also of what has ended; None where it started nothing."""
-    stat, todo, seen, ticks = _stat(pid), [pid], 0, 0
+    stat, todo, seen, ticks = stat_of(pid), [pid], 0, 0
     while todo and seen < _MOST_DESCENDANTS:
         for child in children_of(todo.pop()):
-            if (of_child := _stat(child)) is not None:
+            if (of_child := stat_of(child)) is not None:
                 ticks += sum(int(of_child[i]) for i in (_UTIME, _STIME, _CUTIME, _CSTIME))
                 todo.append(child)
                 seen += 1
@@ -55,7 +49,7 @@ def _children_used_s(pid: int) -> float | None:
 
 def exit_code_of_zombie(pid: int) -> int | None:
     """The exit code (negative: signal) of a process that ended and is not reaped yet, where the kernel shows it."""
-    stat = _stat(pid)
+    stat = stat_of(pid)
     if stat is None or stat[_STATE] not in "ZX" or len(stat) <= _EXIT_CODE:
         return None
     status = int(stat[_EXIT_CODE])
@@ -77,7 +71,7 @@ def are_at_work(pids: Iterable[int], over_s: float) -> bool:
 def oom_kills() -> int | None:
     """How often the kernel killed in our control group for want of memory; on the whole machine, where the group does not tell."""
     with suppress(OSError, StopIteration):
-        own = next(x for x in Path("/proc/self/cgroup").read_text().splitlines() if x.startswith("0::"))[3:]
+        own = line_of("/proc/self/cgroup", "0::")
         if (counted := _oom_kills_in(f"/sys/fs/cgroup{own}/memory.events")) is not None:
             return counted
     return _oom_kills_in("/proc/vmstat")
@@ -85,8 +79,15 @@ def oom_kills() -> int | None:
 
 def _oom_kills_in(path: str) -> int | None:
     """The number behind `oom_kill` in a file of the kernel's counts; None where there is none."""
-    with suppress(OSError, ValueError):
-        return next((int(x.split()[1]) for x in Path(path).read_text().splitlines() if x.startswith("oom_kill ")), None)
+    with suppress(OSError, ValueError, StopIteration):
+        return int(line_of(path, "oom_kill "))
+    return None
+
+
+def resident_bytes(pid: int) -> int | None:
+    """The memory that a process holds; None where it has gone."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
@@ -95,8 +96,7 @@ def _open_files(pid: int) -> tuple[int | None, int | None]:
     with suppress(OSError):
         count = len(os.listdir(f"/proc/{pid}/fd"))
     with suppress(OSError, ValueError, StopIteration):
-        line = next(x for x in Path(f"/proc/{pid}/limits").read_text().splitlines() if x.startswith("Max open files"))
-        limit = int(line.split()[3])
+        limit = int(line_of(f"/proc/{pid}/limits", "Max open files").split()[0])
     return count, limit
 
 
@@ -110,7 +110,7 @@ class ProcessProbe:
 
     def sample(self) -> None:
         """Notes the CPU time used so far."""
-        stat = _stat(self.pid)
+        stat = stat_of(self.pid)
         if stat is not None:
             self._samples.append((time.monotonic(), (int(stat[_UTIME]) + int(stat[_STIME])) / _TICKS_PER_S))
             del self._samples[:-3]
@@ -134,26 +134,24 @@ class ProcessProbe:
 
     def wants_to_run(self) -> bool:
         """Whether it would run if it got a core, or waits for a disk."""
-        stat = _stat(self.pid)
+        stat = stat_of(self.pid)
         return stat is not None and stat[_STATE] in "RD"
 
     def is_stopped(self) -> bool:
         """Whether the process is stopped (SIGSTOP, a debugger): it answers nobody."""
-        stat = _stat(self.pid)
+        stat = stat_of(self.pid)
         return stat is not None and stat[_STATE] in "Tt"
 
     def read(self) -> dict[str, Any]:
         """The fields of proc.json."""
         self.sample()
-        stat = _stat(self.pid)
+        stat = stat_of(self.pid)
         files, limit = _open_files(self.pid)
         children = children_of(self.pid)[:_MOST_CHILDREN]
         of_children = {thread: wait for child in children for thread, wait in kernel_waits(child).items()}
-        wchan, rss = "", None
+        wchan = ""
         with suppress(OSError):
             wchan = Path(f"/proc/{self.pid}/wchan").read_text().strip("0")
-        with suppress(OSError, ValueError, IndexError):
-            rss = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return {
             "state": stat[_STATE] if stat else "gone",
             "cpu_share": self.cpu_share(),
@@ -163,7 +161,7 @@ class ProcessProbe:
             "wchan": wchan,
             "open_fds": files,
             "fd_limit": limit,
-            "rss_bytes": rss,
+            "rss_bytes": resident_bytes(self.pid),
             "threads": {**of_children, **kernel_waits(self.pid)},
             "taken_ns": time.time_ns(),
             "taken_monotonic_ns": time.monotonic_ns(),
@@ -308,10 +306,8 @@ def _with_our_numbers(pid: int, threads: list[Any]) -> list[Any]:
 
 def _numbers(folder: Path) -> list[int]:
     """Those of a process or thread, from our namespace to its own."""
-    with suppress(OSError):
-        for line in (folder / "status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return [int(word) for word in line.split()[1:]]
+    with suppress(OSError, StopIteration):
+        return [int(word) for word in line_of(folder / "status", "NSpid:").split()]
     return []
 
 

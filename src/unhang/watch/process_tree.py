@@ -40,12 +40,23 @@ class _Stat(NamedTuple):
     state: str
 
 
+def stat_of(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat behind the name, from the state on; None where it has gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split() or None
+    return None
+
+
+def line_of(path: str | Path, begins: str) -> str:
+    """The first line of a file of the kernel's that begins so, without that. Raises: OSError, StopIteration."""
+    lines = Path(path).read_text().splitlines()
+    return next(line for line in lines if line.startswith(begins)).removeprefix(begins)
+
+
 def _read_stat(pid: int) -> _Stat | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    if not (fields := stat_of(pid)):
         return None
-    state, parent, *rest = text[text.rindex(")") + 2 :].split()
+    state, parent, *rest = fields
     return _Stat(Process(pid, int(rest[17])), int(parent), state)
 
 

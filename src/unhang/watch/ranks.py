@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unhang.watch.folders import fields_of, write_whole
 from unhang.watch.process import ProcessProbe, exit_code_of_zombie
 
 _HEADER_BYTES = 96
@@ -32,14 +33,6 @@ _GROUP = struct.Struct("<Qqqq")  # of the status: number + 1, last enqueued, las
 _CALLS_OF_A_START = 32
 _TURN_S = 0.5
 DEATH_GRACE_S, _MOST_BUSY = 2.0, 5.0
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that is either there completely or not at all; a full disk is ignored."""
-    with suppress(OSError):
-        unfinished = path.with_suffix(path.suffix + ".tmp")
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
 
 
 def death_grace_s() -> float:
@@ -292,16 +285,13 @@ def adopt(run_dir: Path, found: Mapping[int, int]) -> None:
 
 def mark_adopted(folder: Path) -> None:
     """Says of a rank's folder that it is our making, where it was made from looks."""
-    with suppress(OSError, ValueError):
-        identity = json.loads((folder / "identity.json").read_bytes())
+    if identity := fields_of(folder / "identity.json"):
         write_whole(folder / "identity.json", json.dumps({**identity, "is_adopted": True}).encode())
 
 
 def is_adopted(folder: Path) -> bool:
     """Whether a folder is our making, and the process has not announced itself since."""
-    with suppress(OSError, ValueError):
-        return bool(json.loads((folder / "identity.json").read_bytes()).get("is_adopted"))
-    return False
+    return bool(fields_of(folder / "identity.json").get("is_adopted"))
 
 
 def disown(folder: Path) -> None:

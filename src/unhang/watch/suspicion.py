@@ -23,9 +23,10 @@ from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.watch import BOOTSTRAP, RunOptions
 from unhang.watch.evidence import CONFIRM_S
+from unhang.watch.folders import write_whole
 from unhang.watch.process import WorkProbe, are_at_work, calls_of_ray, children_of, rendezvous_stacks, talks_elsewhere
 from unhang.watch.process_tree import descendants_of, sleep_left_s
-from unhang.watch.ranks import adopt, disown, write_whole
+from unhang.watch.ranks import adopt, disown
 
 FIRST_LOOK_S = 1.0
 MOST_LOOKS = 4
@@ -257,7 +258,8 @@ class Silence:
         self.is_looking, self._look_at = self._options.look_outside is not None, now
         self._is_over = not self.is_looking
         how = "they are looked at from outside, and less is seen" if self.is_looking else "nothing of them is seen"
-        return Said("note", f"{_ranks(ranks)} without unhang's recorder (is PYTHONPATH replaced?): {how}")
+        who = f"{len(ranks)} rank{'s run' if len(ranks) > 1 else ' runs'}"
+        return Said("note", f"{who} without unhang's recorder (is PYTHONPATH replaced?): {how}")
 
     def _look(self, stall_after_s: float) -> Said | None:
         assert self._options.look_outside is not None
@@ -290,10 +292,6 @@ class Silence:
             return None
         write_whole(self._run_dir / "launcher.json", json.dumps(threads).encode())
         return Said("stalled", "the launcher waits in its rendezvous", (), time.time_ns() - int(quiet * 1e9))
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"{len(ranks)} rank{'s run' if len(ranks) > 1 else ' runs'}"
 
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -9,29 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unhang.check.links.evidence import Answer, Group, Noise, Pair, Verdict
-from unhang.check.links.search import Search, links_of
+from unhang.check.links.search import Search
 
 EXACT = Noise(0.0, 0.0)
 Faults = tuple[int, frozenset[int], frozenset[Pair]]
 
 
-def answer(group: Group, bad: Iterable[int], links: Iterable[Pair], wiring: str = "mesh") -> Answer:
-    used = links_of(group, wiring) if wiring != "mesh" else None  # type: ignore[arg-type]
-    fails = not set(group).isdisjoint(bad) or any(
-        set(link) <= set(group) and (used is None or link in used) for link in links
-    )
+def answer(group: Group, bad: Iterable[int], links: Iterable[Pair]) -> Answer:
+    fails = not set(group).isdisjoint(bad) or any(set(link) <= set(group) for link in links)
     return Answer.BAD if fails else Answer.OK
 
 
-def drive(search: Search, bad: Iterable[int] = (), links: Iterable[Pair] = (), wiring: str = "mesh") -> Verdict:
+def drive(search: Search, bad: Iterable[int] = (), links: Iterable[Pair] = ()) -> Verdict:
     bad, links = set(bad), set(links)
     while groups := search.next_round():
         members = [m for group in groups for m in group]
         assert len(members) == len(set(members)), "groups of a round are disjoint"
         assert set(members) <= set(range(search.n))
-        assert all(list(group) == sorted(group) and (len(group) > 1 or search.can_test_alone) for group in groups)
+        assert all(list(group) == sorted(group) and len(group) > 1 for group in groups)
         assert search.next_round() == groups, "a round stands until it is answered"
-        search.record([answer(group, bad, links, wiring) for group in groups])
+        search.record([answer(group, bad, links) for group in groups])
     return search.verdict
 
 
@@ -47,17 +44,16 @@ def faults(draw: st.DrawFn, most_links: int = 3) -> Faults:
 
 
 @settings(deadline=None, max_examples=100)
-@given(faults(), st.integers(0, 5), st.booleans())
-def test_the_exact_set_is_found(drawn: Faults, seed: int, alone: bool) -> None:
+@given(faults(), st.integers(0, 5))
+def test_the_exact_set_is_found(drawn: Faults, seed: int) -> None:
     n, bad, links = drawn
-    search = Search(n, max_bad=8, max_bad_links=3, noise=EXACT, seed=seed, can_test_alone=alone, max_rounds=500)
+    search = Search(n, max_bad=8, max_bad_links=3, noise=EXACT, seed=seed, max_rounds=500)
     verdict = drive(search, bad, links)
     assert set(verdict.bad_members) <= bad
     assert set(verdict.bad_links) <= links
-    if alone or n - len(bad) >= 3 + 2:  # everyone has a partner more than there are bad links
+    if n - len(bad) >= 3 + 2:  # everyone has a partner more than there are bad links
         assert (set(verdict.bad_members), set(verdict.bad_links)) == (bad, links)
         assert verdict.is_complete
-        assert verdict.has_tested_all_links
     elif verdict.is_complete:
         assert (set(verdict.bad_members), set(verdict.bad_links)) == (bad, links)
 
@@ -75,11 +71,11 @@ def test_members_alone_take_two_rounds_where_half_of_them_are_good_for_sure(draw
 
 
 @settings(deadline=None, max_examples=50)
-@given(faults(most_links=12), st.integers(0, 2), st.sampled_from(["mesh", "ring", "tree"]))
-def test_no_innocent_is_accused_when_more_is_bad_than_expected(drawn: Faults, expected: int, wiring: str) -> None:
+@given(faults(most_links=12), st.integers(0, 2))
+def test_no_innocent_is_accused_when_more_is_bad_than_expected(drawn: Faults, expected: int) -> None:
     n, bad, links = drawn
-    search = Search(n, max_bad=1, max_bad_links=expected, noise=EXACT, wiring=wiring, max_rounds=500)  # type: ignore[arg-type]
-    verdict = drive(search, bad, links, wiring)
+    search = Search(n, max_bad=1, max_bad_links=expected, noise=EXACT, max_rounds=500)
+    verdict = drive(search, bad, links)
     degree = {m: sum(m in link for link in links) for m in range(n)}
     cut_off = {m for m in range(n) if degree[m] > expected}  # counts as bad: see Search
     assert set(verdict.bad_members) <= bad | cut_off
@@ -90,29 +86,10 @@ def test_no_innocent_is_accused_when_more_is_bad_than_expected(drawn: Faults, ex
         raise AssertionError("more than expected are bad, and nothing says so")
 
 
-@pytest.mark.parametrize("wiring", ["ring", "tree"])
-def test_a_bad_link_of_a_ring_takes_rounds_of_pairs_and_other_links_stay_open(wiring: str) -> None:
-    for link in ((3, 4), (7, 15)):
-        search = Search(16, max_bad_links=1, noise=EXACT, wiring=wiring)  # type: ignore[arg-type]
-        verdict = drive(search, (), [link], wiring)
-        used = link in links_of(tuple(range(16)), wiring)  # type: ignore[arg-type]
-        assert verdict.bad_links == ((link,) if used else ())
-        assert not verdict.has_tested_all_links
-        assert verdict.rounds <= 8
-
-
-def test_wirings() -> None:
-    assert links_of((4, 5, 9), "ring") == [(4, 5), (5, 9), (4, 9)]
-    assert links_of((4, 5), "ring") == [(4, 5)]
-    assert links_of((4, 5, 6, 7), "tree") == [(4, 5), (4, 6), (5, 7)]
-
-
 def test_one_member() -> None:
     verdict = drive(Search(1))
     assert verdict.rounds == 0
     assert [u.members for u in verdict.undecided] == [(0,)]
-    verdict = drive(Search(1, can_test_alone=True, noise=EXACT), {0})
-    assert verdict.bad_members == (0,)
 
 
 @pytest.mark.parametrize("bad_links", [0, 2])
@@ -123,8 +100,6 @@ def test_of_two_members_a_bad_one_is_not_told_from_a_bad_link(bad_links: int) ->
         assert [(u.members, u.failed_with) for u in verdict.undecided] == [((0,), (1,)), ((1,), (0,))]
         assert not verdict.is_complete
     assert drive(Search(2, noise=EXACT)).is_complete
-    assert drive(Search(2, noise=EXACT, can_test_alone=True), {1}).bad_members == (1,)
-    assert drive(Search(2, noise=EXACT, can_test_alone=True), (), [(0, 1)]).bad_links == ((0, 1),)
 
 
 def test_of_three_members() -> None:
@@ -157,7 +132,6 @@ def test_a_fault_of_large_groups_only_is_said_to_be_open() -> None:
     verdict = search.verdict
     assert verdict.accused == ()
     assert [u.members for u in verdict.undecided] == [tuple(range(16))]
-    assert not verdict.has_tested_all_links
 
 
 def test_unreachable_members_are_tested_no_more_and_excuse_their_groups() -> None:
@@ -191,8 +165,6 @@ def test_the_limit_of_rounds() -> None:
 def test_wrong_use() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Search(0)
-    with pytest.raises(ValueError, match="mesh, ring or tree"):
-        Search(4, wiring="star")  # type: ignore[arg-type]
     search = Search(4)
     with pytest.raises(ValueError, match="0 answers"):
         search.record([])

@@ -73,22 +73,5 @@ def test_times_are_judged_by_the_groups_of_their_size() -> None:
     assert set(spread) == {Answer.OK}, "times that differ much anyway tell nothing of 1.6"
 
 
-def test_few_groups_are_judged_by_what_is_known() -> None:
-    groups: list[Group] = [(0, 1, 2), (3, 4, 5)]
-    assert answers_from_times(groups, [1.0, 5.0]) == (Answer.MISSING, Answer.MISSING)
-    assert answers_from_times(groups, [1.0, 5.0], {3: 1.1}) == (Answer.OK, Answer.BAD)
-
-
-@pytest.mark.parametrize("known_s", [None, {64: 3.0, 2: 1.0}])
-def test_slow_members_by_times(known_s: dict[int, float] | None) -> None:
-    random = Random(5)
-    search = Search(64, max_bad_links=1, with_controls=True, noise=Noise(0.001, 0.001))
-    while groups := search.next_round():
-        slow = [2.0 if BAD & set(g) else 1.0 for g in groups]
-        usual = [3.0 if len(g) > 2 else 1.0 for g in groups]
-        times = [s * u * random.uniform(0.95, 1.05) for s, u in zip(slow, usual, strict=True)]
-        search.record(answers_from_times(groups, times, known_s))
-    assert set(search.verdict.bad_members) == BAD
-    assert search.verdict.bad_links == ()
-    assert not search.verdict.has_tested_all_links, "nothing tells what a group of 62 takes"
-    assert "gave no answer" in search.verdict.notes[0]
+def test_few_groups_are_not_judged() -> None:
+    assert answers_from_times([(0, 1, 2), (3, 4, 5)], [1.0, 5.0]) == (Answer.MISSING, Answer.MISSING)

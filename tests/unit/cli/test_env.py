@@ -14,8 +14,7 @@ from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.model import Finding
 from unhang.read.environment.sources import of_process, read_python
 from unhang.read.environment.texts import read_config, read_log, read_shell
-from unhang.rules.env import judge_settings
-from unhang.rules.env.known import distance, nearest
+from unhang.rules.env import distance, judge_settings, nearest
 
 
 def env(*arguments: str | Path) -> tuple[int, str]:

@@ -97,7 +97,7 @@ def test_everything_of_one_rank(run):
     write(run, launcher_json=pyspy, output_log=b"[rank0]: hello\n")
     case = read_bundle(run)
     seen = case.ranks[0]
-    assert (seen.steps, seen.phase, seen.phase_s, seen.initialized) == (12, "backward", 5.0, True)
+    assert (seen.steps, seen.phase, seen.initialized) == (12, "backward", True)
     assert seen.heartbeat_age_s == 2.0
     assert [p.kind for p in seen.pending] == ["store_wait", "irecv", "isend"]
     assert (seen.main_stack.source.reader, seen.main_stack.frames) == ("py-spy", (Frame("t.py", 0, "f"),))

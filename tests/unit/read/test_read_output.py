@@ -117,8 +117,8 @@ def test_torchrun_summary():
     log = parse_output(SUMMARY.encode())
     assert sorted(log.exits) == [2, 9]
     killed, failed = log.exits[2], log.exits[9]
-    assert (killed.code, killed.pid, killed.is_root, killed.error_file) == (-9, 7035, True, "")
-    assert (failed.code, failed.pid, failed.is_root, failed.error_file) == (1, 7034, False, "/tmp/error.json")
+    assert (killed.code, killed.pid, killed.is_root) == (-9, 7035, True)
+    assert (failed.code, failed.pid, failed.is_root) == (1, 7034, False)
     assert failed.time_ns - killed.time_ns == 10**9
     assert [(rank, e.type.rsplit(".")[-1]) for rank, e in log.errors] == [(1, "ValueError"), (None, "ChildFailedError")]
     assert log.lines[-1].text == "after"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jobs import environment, header, python, rank_folder, write
 
-from unhang.inside.recorder import page
+from unhang.inside.recorder import recording
 
 COMPILED = """
 import torch, torch.distributed as dist
@@ -32,4 +32,4 @@ def test_compiler_is_not_made_to_look_at_us(tmp_path: Path, run_dir: Path) -> No
     assert with_us.stdout == "inside\ninside\n"
     assert "Dynamo does not know how to trace" not in with_us.stderr
     assert "unhang" not in with_us.stderr
-    assert header(rank_folder(run_dir, 0))[page.STEPS] == 2
+    assert header(rank_folder(run_dir, 0))[recording.STEPS] == 2

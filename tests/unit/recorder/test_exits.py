@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from jobs import environment, forked, header, python, rank_folder, read_json, read_lines, warm_python, write
 
-from unhang.inside.recorder import page
+from unhang.inside.recorder import recording
 
 INIT = """
 import os, sys, time, threading
@@ -56,7 +56,7 @@ def test_every_kind_of_end_many_times(tmp_path: Path, run_dir: Path) -> None:
     assert len(list(run_dir.glob("ranks/*/error.json"))) == 2
     assert len(list(run_dir.glob("ranks/*/flight_exit.pickle"))) == 8
     assert list(run_dir.glob("ranks/*/notes.jsonl")) == []
-    assert sum(header(f)[page.ENDED] for f in run_dir.glob("ranks/*")) == 6
+    assert sum(header(f)[recording.ENDED] for f in run_dir.glob("ranks/*")) == 6
 
 
 def test_uncaught_exception_in_a_plain_rank(tmp_path: Path, run_dir: Path) -> None:
@@ -71,8 +71,8 @@ def test_uncaught_exception_in_a_plain_rank(tmp_path: Path, run_dir: Path) -> No
     assert error["frames"] == [[str(path), 3, "step"], [str(path), 4, "<module>"]]
     assert error["text"].startswith("Traceback")
     assert (read_json(folder / "exit.json")["kind"], read_json(folder / "exit.json")["code"]) == ("exit", 1)
-    assert header(folder)[page.INITIALIZED] == 0, "announced before init_process_group"
-    assert header(folder)[page.ENDED] == 1
+    assert header(folder)[recording.INITIALIZED] == 0, "announced before init_process_group"
+    assert header(folder)[recording.ENDED] == 1
 
 
 def test_rank_given_to_init_is_the_truth(tmp_path: Path, run_dir: Path) -> None:
@@ -92,7 +92,7 @@ def test_rank_given_to_init_is_the_truth(tmp_path: Path, run_dir: Path) -> None:
     assert not list(run_dir.glob("ranks/r7-*"))
     left = read_json(folder / "exit.json")
     assert (left["kind"], left["code"], left["frames"][0][2]) == ("sys.exit", 1, "leave")
-    assert header(folder)[page.INITIALIZED] == 1
+    assert header(folder)[recording.INITIALIZED] == 1
     assert [g["pg_name"] for g in read_lines(folder / "groups.jsonl")] == ["0", "0"]
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from unhang.inside.recorder import facts, page, recording
+from unhang.inside.recorder import facts, recording
 from unhang.inside.recorder.recording import Recording
 from unhang.read.page import read_page
 
 
 @pytest.fixture
 def rec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    made = Recording(str(tmp_path), page.Page(str(tmp_path / "page.bin")), {})
+    made = Recording(str(tmp_path), recording.Page(str(tmp_path / "page.bin")), {})
     monkeypatch.setattr(recording, "current", made)
     monkeypatch.setattr(facts, "_noted", {})
     monkeypatch.setattr(facts, "_places", {})
@@ -171,5 +171,5 @@ def test_an_iterator_that_counts_nothing_ends_as_it_does(rec: Recording, monkeyp
 )
 def test_samples_and_tokens_of_a_batch(rec: Recording, batch: object, samples: int, tokens: int) -> None:
     facts.count_batch(rec, batch)
-    assert (rec.page.words[page.SAMPLES], rec.page.words[page.TOKENS]) == (samples, tokens)
+    assert (rec.page.words[recording.SAMPLES], rec.page.words[recording.TOKENS]) == (samples, tokens)
     assert rec.noted == set()

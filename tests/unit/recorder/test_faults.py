@@ -11,7 +11,7 @@ import pytest
 from jobs import ask_server, environment, header, rank_folder, read_lines, started, wait_for, write
 from tests.slowness import slowness
 
-from unhang.inside.recorder import page
+from unhang.inside.recorder import recording
 from unhang.inside.recorder.exits import stacks_signal
 
 ALONE = """
@@ -24,7 +24,7 @@ print("ready", flush=True)
 
 
 def _folder(run_dir: Path) -> Path:
-    wait_for(lambda: header(rank_folder(run_dir, 0))[page.INITIALIZED] == 1)
+    wait_for(lambda: header(rank_folder(run_dir, 0))[recording.INITIALIZED] == 1)
     return rank_folder(run_dir, 0)
 
 
@@ -82,9 +82,9 @@ def test_rank_that_holds_the_gil(tmp_path: Path, run_dir: Path) -> None:
 
 
 def _is_stuck(folder: Path) -> bool:
-    before = header(folder)[page.HEARTBEAT]
+    before = header(folder)[recording.HEARTBEAT]
     time.sleep(0.4)
-    return header(folder)[page.HEARTBEAT] == before
+    return header(folder)[recording.HEARTBEAT] == before
 
 
 def test_flight_record_on_request(tmp_path: Path, run_dir: Path) -> None:
@@ -96,8 +96,8 @@ def test_flight_record_on_request(tmp_path: Path, run_dir: Path) -> None:
         dump = pickle.loads(wait_for(lambda: (folder / "flight.pickle").read_bytes()))
         assert [e["profiling_name"] for e in dump["entries"]] == ["gloo:all_reduce"]
         assert [f["filename"] for f in dump["entries"][0]["frames"]][-1] == str(tmp_path / "t.py")
-        before = header(folder)[page.HEARTBEAT]
-        assert wait_for(lambda: header(folder)[page.HEARTBEAT] > before)
+        before = header(folder)[recording.HEARTBEAT]
+        assert wait_for(lambda: header(folder)[recording.HEARTBEAT] > before)
 
 
 @pytest.mark.parametrize("own", ["faulthandler.enable()", "signal.signal(signal.SIGABRT, lambda *_: os._exit(9))"])

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.inside.recorder import frames, page
-from unhang.inside.recorder.page import Page
-from unhang.inside.recorder.recording import append_json, write_json
+from unhang.inside.recorder import frames, recording
+from unhang.inside.recorder.recording import Page, append_json, write_json
 from unhang.read.page import read_page
 
 
@@ -39,7 +38,7 @@ def test_frames_of_one_folder_share_its_path(tmp_path: Path) -> None:
     folder = f"/home/somebody/{'deep' * 16}/project"
     places = ((f"{folder}/a.py", 4, "f"), (f"{folder}/a.py", 9, "g"), (f"{folder}/b.py", 2, "main"), ("/c.py", 1, "h"))
     written = Page(str(tmp_path / "page.bin"))
-    written.begin(page.RECV, 3, 1, 7, frames.encode("0", "", places))
+    written.begin(recording.RECV, 3, 1, 7, frames.encode("0", "", places))
     (call,) = read_page(tmp_path / "page.bin").pending
     assert [(f.file, f.line, f.function) for f in call.frames] == list(places)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jobs import forked, header, rank_folder, read_json, read_lines, ring
 
-from unhang.inside.recorder import page
+from unhang.inside.recorder import recording
 
 TRAIN = """
 import inspect, os, pickle, sys, time
@@ -145,29 +145,29 @@ def _check_groups(zero: Path, one: Path) -> None:
 
 
 def _check_ring(zero: Path, one: Path) -> None:
-    calls = [(r.kind, r.group, r.peer, r.index, r.tag) for r in ring(zero) if r.kind <= page.IRECV]
+    calls = [(r.kind, r.group, r.peer, r.index, r.tag) for r in ring(zero) if r.kind <= recording.IRECV]
     assert calls == [(1, "0", 1, 1, 0), (3, "2", 1, 1, 9), (3, "0", 1, 1, 4), (4, "0", 1, 1, 4)]
-    calls = [(r.kind, r.group, r.peer, r.index, r.tag) for r in ring(one) if r.kind <= page.IRECV]
+    calls = [(r.kind, r.group, r.peer, r.index, r.tag) for r in ring(one) if r.kind <= recording.IRECV]
     assert calls == [(2, "0", 0, 1, 0), (4, "2", 0, 1, 9), (3, "0", 0, 1, 4), (4, "0", 0, 1, 4)]
-    assert [r.ended_ns > 0 for r in ring(one) if r.kind <= page.IRECV] == [True] * 4
-    assert [(r.tag, r.kind) for r in ring(zero) if not r.ended_ns] == [(9, page.ISEND)], "posted, never waited for"
+    assert [r.ended_ns > 0 for r in ring(one) if r.kind <= recording.IRECV] == [True] * 4
+    assert [(r.tag, r.kind) for r in ring(zero) if not r.ended_ns] == [(9, recording.ISEND)], "posted, never waited for"
     for folder in (zero, one):
-        created = [(r.index, r.detail) for r in ring(folder) if r.kind == page.NEW_GROUP]
+        created = [(r.index, r.detail) for r in ring(folder) if r.kind == recording.NEW_GROUP]
         assert created == [(1, "0"), (2, "0,1")], "also where the rank is no member"
-        assert [r.index for r in ring(folder) if r.kind in (page.INIT, page.DESTROY)] == [1, 1]
-        met = [(r.group, r.index) for r in ring(folder) if r.kind == page.MONITORED_BARRIER]
+        assert [r.index for r in ring(folder) if r.kind in (recording.INIT, recording.DESTROY)] == [1, 1]
+        met = [(r.group, r.index) for r in ring(folder) if r.kind == recording.MONITORED_BARRIER]
         assert met == [("0", 1), ("2", 1)], "also where the method of a group is called"
-    (batched,) = [r for r in ring(zero) if r.kind == page.IRECV]
+    (batched,) = [r for r in ring(zero) if r.kind == recording.IRECV]
     assert [f.rpartition("/")[2].split(":")[2] for f in batched.frames][:2] == ["exchange", "<module>"]
 
 
 def _check_page(folder: Path) -> None:
     words = header(folder)
-    assert words[page.STEPS] == 3
-    assert words[page.STEP_TIME] > 0
-    assert words[page.PHASE] == page.NONE
-    assert words[page.INITIALIZED] == 2
-    assert words[page.FAILED_POLLS] == 0
+    assert words[recording.STEPS] == 3
+    assert words[recording.STEP_TIME] > 0
+    assert words[recording.PHASE] == recording.NONE
+    assert words[recording.INITIALIZED] == 2
+    assert words[recording.FAILED_POLLS] == 0
 
 
 def _check_handled(folder: Path, tmp_path: Path) -> None:

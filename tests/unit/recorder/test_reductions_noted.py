@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
-from unhang.inside.recorder import page
+from unhang.inside.recorder import recording
 from unhang.inside.recorder.flight import reductions
 from unhang.inside.recorder.recording import Recording
 
@@ -39,7 +39,7 @@ def test_operation_and_root_are_noted_with_the_time_of_the_call(tmp_path: Path) 
     ):
         reductions.end(reductions.begin(GROUP, ([], given), {}))
     assert reductions.begin(GROUP, ([],), {"opts": options("ReduceScatterOptions", reduceOp=dist.ReduceOp.AVG)})
-    rec = Recording(str(tmp_path), page.Page(str(tmp_path / "page.bin")), {})
+    rec = Recording(str(tmp_path), recording.Page(str(tmp_path / "page.bin")), {})
     reductions.write(rec)
     rows = json.loads((tmp_path / "reductions.json").read_text())
     assert [row[2:] for row in rows] == [["7", 4, -1], ["7", -1, 2], ["7", 0, 1], ["7", 1, -1]]

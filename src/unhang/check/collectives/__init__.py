@@ -205,7 +205,7 @@ def _command(place: Rendezvous, names: Sequence[str], largest_bytes: int, limits
         "backend": place.backend, "store": place.store, "prefix": place.prefix, "device": place.device,
         "names": ",".join(names), "limit": limits.case_s, "start-limit": limits.start_s,
     }  # fmt: skip
-    return worker_command("unhang.check.collectives.worker", options)
+    return worker_command("cases", options)
 
 
 SCOPE = "rank"

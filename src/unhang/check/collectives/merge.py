@@ -12,6 +12,7 @@ import msgspec
 
 from unhang.check.collectives.suite import CaseResult, Figures, State, splits
 from unhang.errors import UnreadableInput
+from unhang.model import grouped
 
 # What a rank raises because another one has gone.
 _PEER_IS_GONE = re.compile(
@@ -235,11 +236,9 @@ class SlowRank:
 
 def reference_of(by_rank: Mapping[int, Sequence[CaseResult]], world_size: int) -> Reference:
     """The figures of a run."""
-    figures: dict[str, list[Figures]] = {}
-    for results in by_rank.values():
-        for result in results:
-            if result.figures:
-                figures.setdefault(result.name, []).append(result.figures)
+    figures = grouped(
+        (result.name, result.figures) for results in by_rank.values() for result in results if result.figures
+    )
     return Reference(SCHEMA, world_size, {name: _middle(found) for name, found in figures.items()})
 
 

@@ -115,12 +115,12 @@ def _readings(verdict: Verdict, ranks: Sequence[int], reasons: Mapping[int, str]
 
 
 class TestProcess:
-    """This rank's worker, which tests groups; ended and started anew when it hangs. `options`: those of links/worker.py."""
+    """This rank's worker, which tests groups; ended and started anew when it hangs. `options`: those of check/worker.py."""
 
     __test__ = False
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        self._command = worker_command("unhang.check.links.worker", {**options, "start-limit": _START_LIMIT_S})
+        self._command = worker_command("groups", {**options, "start-limit": _START_LIMIT_S})
         self._worker: Worker | None = None
 
     def is_ready(self) -> bool:

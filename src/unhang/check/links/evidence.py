@@ -6,7 +6,7 @@ Legend of shapes: N members, E pairs tested by themselves. Weights are logarithm
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
@@ -97,14 +97,12 @@ class Verdict:
     """What the tests show.
 
     `notes` say what could not be done. `noise`: as given, or with more false alarms if the answers showed more.
-    `has_tested_all_links`: every link between two good members was in a test that went well, or is accused.
     """
 
     accused: tuple[Accusation, ...]
     undecided: tuple[Undecided, ...]
     unreachable: tuple[int, ...]
     notes: tuple[str, ...]
-    has_tested_all_links: bool
     rounds: int
     member_tests: int
     noise: Noise
@@ -212,14 +210,10 @@ class Evidence:
     def _judge(self) -> None:
         rows_E5 = self._rows_E5[: len(self._at)]
         weight_E = rows_E5[:, 2] * self.noise.weight(1, 0) + rows_E5[:, 3] * self.noise.weight(0, 1)
-        alone_N = np.zeros(self.n)
-        for group, counts in self._counts.items():
-            if len(group) == 1:
-                alone_N[group[0]] = self.noise.weight(*counts)
         reachable_N = self.status_N != Status.UNREACHABLE
         for _ in range(2):
             probability_N = self._probability_N()
-            self.log_odds_N = self._prior + alone_N
+            self.log_odds_N = np.full(self.n, self._prior)
             for me, other in ((0, 1), (1, 0)):
                 says_E = self._says_of_me(weight_E, probability_N[rows_E5[:, other]])
                 self.log_odds_N += np.bincount(rows_E5[:, me], says_E, minlength=self.n)
@@ -244,7 +238,7 @@ class Evidence:
         """The weight that an accusation of the member rests on: see the class."""
         says = sorted(weight for partner, weight in self.partners(member) if self.status_N[partner] == Status.GOOD)
         kept = says[: len(says) - min(self.max_bad_links, sum(w > 0 for w in says))]
-        return sum(kept) + self.weight((member,))
+        return sum(kept)
 
     def _learned_noise(self) -> bool:
         """Raises the rate of false alarms to what pairs of good members show, beyond what bad links explain."""
@@ -288,22 +282,16 @@ class Evidence:
         return [(int(self._rows_E5[i, :2].sum()) - member, self._pair_weight(i)) for i in at]
 
 
-def answers_from_times(
-    groups: Sequence[Group],
-    times_s: Sequence[float | None],
-    known_s: Mapping[int, float] | None = None,
-) -> tuple[Answer, ...]:
+def answers_from_times(groups: Sequence[Group], times_s: Sequence[float | None]) -> tuple[Answer, ...]:
     """Answers of one round from how long each group took; None stands for a group that did not end.
 
     A group is bad if it took one and a half times as long as the median of the groups of its size, and more than six deviations
-    (by the median absolute deviation) longer. Fewer than eight groups of a size are judged by `known_s`, what a good group of
-    that size takes, or not at all. More than half of them bad would pass for good: `Search(with_controls=True)` prevents it.
-    For a bandwidth give bytes by bandwidth.
+    (by the median absolute deviation) longer. Fewer than eight groups of a size are not judged; more than half of them bad pass for good.
     """
     of_size: dict[int, list[float]] = {}
     for group, time_s in zip(groups, times_s, strict=True):
         of_size.setdefault(len(group), []).extend([] if time_s is None else [time_s])
-    limits = {size: _limit_s(found, (known_s or {}).get(size)) for size, found in of_size.items()}
+    limits = {size: _limit_s(found) for size, found in of_size.items()}
     answers = []
     for group, time_s in zip(groups, times_s, strict=True):
         limit_s = limits[len(group)]
@@ -314,10 +302,10 @@ def answers_from_times(
     return tuple(answers)
 
 
-def _limit_s(times_s: Sequence[float], known_s: float | None) -> float | None:
+def _limit_s(times_s: Sequence[float]) -> float | None:
     """From which time on a group of these is bad; None if nothing tells."""
     if len(times_s) < _LEAST_PEERS:
-        return None if known_s is None else _TIMES_SLOWER * known_s
+        return None
     median_s = float(np.median(times_s))
     deviation_s = _MAD_TO_DEVIATION * float(np.median(np.abs(np.array(times_s) - median_s)))
     return max(_TIMES_SLOWER * median_s, median_s + _OUTLIER_DEVIATIONS * deviation_s)

@@ -5,8 +5,8 @@
         search.record([run_collective(group) for group in groups])  # all of them at once, an Answer each
     print(search.verdict)
 
-A group with a bad member fails; so does one in which both ends of a bad link talk to each other. Members are found by pairs:
-in the second round everyone in question has a partner that is known to be good. Links by halving a group that fails.
+A group with a bad member fails; so does one with both ends of a bad link, as everyone in it talks to everyone. Members are found by
+pairs: in the second round everyone in question has a partner that is known to be good. Links by halving a group that fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import combinations, islice
 from random import Random
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from unhang.check.links.evidence import (
     Accusation,
@@ -33,16 +33,16 @@ from unhang.check.links.evidence import (
 T = TypeVar("T")
 Steps = Generator[list[Group], None, T]
 """What tests: each `yield` is a round of disjoint groups, whose answers are in the evidence when it returns."""
-Wiring = Literal["mesh", "ring", "tree"]
-"""Who talks to whom in a group. mesh: everyone with everyone; ring: each with the next one, the last with the first; tree: the
-i-th with the (2i+1)-th and the (2i+2)-th. Groups are in ascending order."""
 Place = tuple[Group, Group]
 """Where a bad link is: between two sets, each of which is good by itself; within the first one, where the second is empty."""
 _ENOUGH_TO_GO_ON = math.log(50)
 """The search for a link may err at first: what it finds is tested by itself, and a stricter attempt follows."""
 _DECISIONS = 20
 _MOST_FRUITLESS, _MOST_SILENT, _MOST_UNANSWERED = 4, 3, 2
-_CONTROLS = 8
+_MAX_FALSE, _MAX_MISSED = (
+    0.001,
+    0.01,
+)  # the chance of a search to accuse anything that is good, and to clear what is bad
 
 
 class Search:
@@ -55,11 +55,6 @@ class Search:
             the member. Else a member is accused after failing with more good partners than this, and one whose links to that
             many partners are bad counts as bad.
         noise: how often a test answers wrongly. More false alarms than that are noticed, from some fifty members on.
-        wiring: which links a group of more than two uses. Only in a mesh (all-to-all) can all links be tested.
-        can_test_alone: a group may be of one member, and then shows every fault of it.
-        with_controls: pairs of good members are tested beside every few suspects, for `answers_from_times`.
-        max_false: the chance of a search to accuse anything that is good.
-        max_missed: the chance to clear what is bad.
         max_rounds: after so many rounds the rest is undecided.
         seed: of all choices by chance.
 
@@ -74,25 +69,16 @@ class Search:
         max_bad: int = 4,
         max_bad_links: int = 2,
         noise: Noise | None = None,
-        wiring: Wiring = "mesh",
-        can_test_alone: bool = False,
-        with_controls: bool = False,
-        max_false: float = 0.001,
-        max_missed: float = 0.01,
         max_rounds: int = 200,
         seed: int = 0,
     ) -> None:
         if n < 1 or max_bad < 1 or max_bad_links < 0 or max_rounds < 1:
             raise ValueError("n, max_bad and max_rounds are at least 1, max_bad_links at least 0")
-        if not (0 < max_false < 1 and 0 < max_missed < 1) or wiring not in ("mesh", "ring", "tree"):
-            raise ValueError("max_false and max_missed are above 0 and below 1; wiring is mesh, ring or tree")
         self.n, self.max_bad, self.max_bad_links, self.max_rounds = n, max_bad, max_bad_links, max_rounds
-        self.wiring, self.can_test_alone, self.with_controls = wiring, can_test_alone, with_controls
-        self._evidence = Evidence(n, max_bad, max_bad_links, noise or Noise(), max_false, max_missed, max_rounds)
+        self._evidence = Evidence(n, max_bad, max_bad_links, noise or Noise(), _MAX_FALSE, _MAX_MISSED, max_rounds)
         self._random = Random(seed)
-        self._enough = math.log(_DECISIONS / max_missed)
+        self._enough = math.log(_DECISIONS / _MAX_MISSED)
         self._rounds = self._silent = self._fruitless = 0
-        self._has_tested_all_links = n == 1
         self._unexplained: Group = ()
         self._notes: dict[str, None] = {}
         self._pending: tuple[Group, ...] = ()
@@ -136,7 +122,6 @@ class Search:
             (is_bad,) = yield from self._decide([everyone], self._enough)
             if is_bad is False:
                 self._evidence.vouch(everyone)
-                self._has_tested_all_links = self.wiring == "mesh"
                 return
         has_failed, known = False, self._known()
         while True:
@@ -172,7 +157,7 @@ class Search:
     # Members: everyone in question in a pair, with a partner that is known to be good.
 
     def _pairing(self) -> list[Group]:
-        """The next round of disjoint groups; empty if no test of one or two would help.
+        """The next round of disjoint pairs; empty if no test of two would help.
 
         Links that a failing pair of good members put in question are tested in the same round.
         """
@@ -181,18 +166,12 @@ class Search:
         self._random.shuffle(in_question)
         self._random.shuffle(good)
         in_question.sort(key=lambda m: -evidence.log_odds_N[m])
-        if self.can_test_alone:
-            groups: list[Group] = [(m,) for m in in_question if abs(evidence.weight((m,))) < evidence.accuse_at]
-        else:
-            groups = self._matched(in_question, good + in_question[::-1])
+        groups = self._matched(in_question, good + in_question[::-1])
         busy = {m for group in groups for m in group}
         for pair, weight in evidence.links():
             if weight < evidence.accuse_link_at and busy.isdisjoint(pair):
                 groups.append(pair)
                 busy.update(pair)
-        if self.with_controls and groups:
-            idle = [m for m in good if m not in busy][: 2 * (len(groups) + _CONTROLS)]
-            groups += [(min(pair), max(pair)) for pair in zip(idle[::2], idle[1::2], strict=False)]
         return groups
 
     def _matched(self, in_question: list[int], partners: list[int]) -> list[Group]:
@@ -237,7 +216,7 @@ class Search:
         self._unexplained = rest if (yield from self._failing([(rest, ())])) else ()
         if self._unexplained:
             return (yield from self._find([(rest, ())]))
-        if self.wiring != "mesh" or self._notes:
+        if self._notes:
             return False
         for places in _stars(centres, rest, set(bad)):
             if failing := (yield from self._failing(places)):
@@ -246,7 +225,6 @@ class Search:
         for pairs in _in_rounds(p for p in combinations(centres, 2) if p not in bad):
             if any((yield from self._decide(pairs, self._enough))):
                 return True
-        self._has_tested_all_links = not self._notes
         return False
 
     def _failing(self, places: list[Place]) -> Steps[list[Place]]:
@@ -259,16 +237,13 @@ class Search:
 
     def _find(self, places: list[Place]) -> Steps[bool]:
         """Looks for the bad links in places that fail, and tests those in question by themselves; True."""
-        if self.wiring == "mesh":
-            pairs = yield from self._halve(places, _ENOUGH_TO_GO_ON * (1 + self._fruitless))
-        else:
-            pairs = [pair for place in places for pair in links_of(_merged(*place), self.wiring)]
+        pairs = yield from self._halve(places, _ENOUGH_TO_GO_ON * (1 + self._fruitless))
         for chosen in _in_rounds(pairs):
             yield from self._decide(chosen, self._enough)
         return True
 
     def _halve(self, starts: Sequence[Place], enough: float) -> Steps[list[Pair]]:
-        """Pairs to accuse: at least one bad link of each place, in a mesh; about 1.5 rounds for each halving of its size.
+        """Pairs to accuse: at least one bad link of each place; about 1.5 rounds for each halving of its size.
 
         What a test cannot tell is found by elimination, so the pairs are to be tested by themselves. A job is a list of tries
         for one bad link: places that are tested together; the next try follows where none of them fails.
@@ -328,7 +303,6 @@ class Search:
             undecided=tuple(self._undecided()),
             unreachable=tuple(evidence.members(Status.UNREACHABLE)),
             notes=tuple(notes),
-            has_tested_all_links=self._has_tested_all_links and not evidence.members(Status.OPEN),
             rounds=self._rounds,
             member_tests=sum(len(test.group) for test in evidence.tests),
             noise=evidence.noise,
@@ -356,14 +330,6 @@ class Search:
 def _merged(*parts: Iterable[int]) -> Group:
     """All members of the parts, in order."""
     return tuple(sorted({m for part in parts for m in part}))
-
-
-def links_of(group: Group, wiring: Wiring) -> list[Pair]:
-    """The links that a group uses, except in a mesh."""
-    n = len(group)
-    ring = [(i, (i + 1) % n) for i in range(n if n > 2 else n - 1)]
-    near = ring if wiring == "ring" else [((i - 1) // 2, i) for i in range(1, n)]
-    return [(min(group[a], group[b]), max(group[a], group[b])) for a, b in near]
 
 
 def _in_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:

@@ -62,11 +62,10 @@ def assert_same(
     if mine is None:
         log(_TAG, f"{name} = {text}")
         return True
-    uses = mine.guards.setdefault("same uses", {})
-    uses[name] = uses.get(name, 0) + 1
+    turn = mine.turn(f"same/{name}")
     wait_s = mine.timeout_s if limit_s is None else seconds_of(limit_s)
     try:
-        wrong = exchange.gather(mine, f"same/{name}/{uses[name]}", text, differences, wait_s, f"assert_same({name!r})")
+        wrong = exchange.gather(mine, f"same/{name}/{turn}", text, differences, wait_s, f"assert_same({name!r})")
         if wrong:
             raise RanksDiffer(f"{name} differs: {wrong}")
     except RanksDiffer as error:
@@ -82,12 +81,9 @@ def assert_same(
 
 def differences(texts: Sequence[str]) -> str:
     """Who has what, by rank, the most common first; empty where all are equal."""
-    owners: dict[str, list[int]] = {}
-    for rank, text in enumerate(texts):
-        owners.setdefault(text, []).append(rank)
-    if len(owners) == 1:
+    ordered = exchange.alike(texts)
+    if len(ordered) == 1:
         return ""
-    ordered = sorted(owners.items(), key=lambda item: (-len(item[1]), item[1]))
     parts = [f"{have(ranks)} {text}" for text, ranks in ordered[:_MOST_VALUES]]
     more = f", and {len(ordered) - _MOST_VALUES} more values" if len(ordered) > _MOST_VALUES else ""
     return ", ".join(parts) + more
@@ -234,9 +230,7 @@ def together(condition: object, *, name: str = "", limit_s: Duration | None = No
 
 def _agreed(mine: Job, says_yes: bool, name: str, wait_s: float) -> Agreement:
     words = f"together(name={name!r})" if name else "together()"
-    calls = mine.guards.setdefault("together calls", {})
-    calls[name] = calls.get(name, 0) + 1
-    row = (exchange.number_of(mine, "call", words), calls[name], 0, int(says_yes), exchange.UNKNOWN)
+    row = (exchange.number_of(mine, "call", words), mine.turn(f"together/{name}"), 0, int(says_yes), exchange.UNKNOWN)
     asked = exchange.start(mine, row, wait_s, words)
     asked.wait(wait_s, words)
     apart = "" if asked.is_alike() else asked.places()

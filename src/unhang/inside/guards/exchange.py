@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unhang.errors import PeerFailed, RanksDiffer
 from unhang.inside.guards.board import Board, peer_failed
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # A row: which guard, which time round (epoch or call), which position in it, the rank's word, and a length.
 WIDTH = 5
+T = TypeVar("T")
 UNKNOWN = -1
 # After so long a wait, a rank leaves word on the board that it waits.
 SLICE_S = 0.5
@@ -92,6 +93,14 @@ def _absent(board: Board, key: str) -> list[int]:
 def did_not_come(ranks: Sequence[int], what: object, limit_s: float) -> RanksDiffer:
     """The error that names the ranks which are awaited in vain."""
     return RanksDiffer(f"{name_ranks(ranks)} did not come to {what} within {limit_s:g} s")
+
+
+def alike(by_rank: Sequence[T]) -> list[tuple[T, tuple[int, ...]]]:
+    """The values of the ranks, each with those that have it; the most common first."""
+    owners: dict[T, list[int]] = {}
+    for rank, value in enumerate(by_rank):
+        owners.setdefault(value, []).append(rank)
+    return sorted(((value, tuple(ranks)) for value, ranks in owners.items()), key=lambda item: (-len(item[1]), item[1]))
 
 
 def _gathered(mine: Job, value: object) -> list[Any]:
@@ -304,7 +313,7 @@ def start(mine: Job, row: Sequence[int], limit_s: float, what: object) -> Exchan
         if shared.begun >= shared.room_until:
             _make_room(shared, limit_s, what)
         return SharedExchange(mine, shared.begin(row))
-    number = mine.guards["exchanges"] = mine.guards.get("exchanges", 0) + 1
+    number = mine.turn("exchanges")
     unused = mine.guards.setdefault("exchange memory", [])
     memory = unused.pop() if unused else _Memory(mine.world_size)
     memory.write(mine.rank, row)

@@ -20,7 +20,7 @@ from unhang.inside.guards.words import Duration, log, seconds_of
 from unhang.inside.guards.worker import Worker
 from unhang.inside.imports import act_after_import
 from unhang.inside.rank import RANK, number_from
-from unhang.inside.recorder import flight, page, recording
+from unhang.inside.recorder import flight, recording
 from unhang.inside.recorder.calls import note_initialized, replace
 from unhang.inside.recorder.frames import write_variables
 from unhang.inside.recorder.install import ADDED_BY_US, OLD_NAME
@@ -314,7 +314,7 @@ _watch: StallWatch | None = None
 def write_evidence(rec: Recording) -> None:
     """The calls of this rank and the stacks of its threads, into its folder. Takes some ten milliseconds."""
     recording.attempt("variables.json", write_variables, rec)
-    if rec.page.words[page.INITIALIZED] == 1:
+    if rec.page.words[recording.INITIALIZED] == 1:
         recording.attempt("flight.pickle", flight.dump, rec, "flight.pickle")
     with suppress(OSError), open(rec.path("faulthandler.txt"), "a", encoding="utf-8") as file:
         faulthandler.dump_traceback(file, all_threads=True)
@@ -323,14 +323,14 @@ def write_evidence(rec: Recording) -> None:
 def movement_of(rec: Recording) -> tuple[Any, ...]:
     """What changes when the rank gets on: steps, calls of each group, calls in the ring."""
     words = rec.page.words
-    return words[page.STEPS], words[page.RECORDS], words[page.INITIALIZED], rec.page.statuses().tobytes()
+    return words[recording.STEPS], words[recording.RECORDS], words[recording.INITIALIZED], rec.page.statuses().tobytes()
 
 
 def is_waiting(rec: Recording) -> bool:
     """Whether a call of this rank is under way. The cheap signs come first: only they make the flight recorder speak."""
     if rec.page.has_open_record():
         return True
-    if rec.page.words[page.INITIALIZED] != 1 or not rec.page.has_open_status():
+    if rec.page.words[recording.INITIALIZED] != 1 or not rec.page.has_open_status():
         return False
     if not any(flight.recorders("_json")):
         return True

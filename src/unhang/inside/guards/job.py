@@ -58,6 +58,12 @@ class Job:
         """Whether this default group is the one that the job was made from. It is not kept alive: its end closes connections."""
         return self.group is not None and self.group() is group
 
+    def turn(self, of: str) -> int:
+        """The number of this use of a guard, from 1: the same on all ranks, which make equally many."""
+        uses: Counter[str] = self.guards.setdefault("turns", Counter())
+        uses[of] += 1
+        return uses[of]
+
     def side_group(self) -> Any:
         """The guards' own group. The first call is made by all ranks together: it blocks until all have come."""
         if self.side is None:

@@ -203,7 +203,7 @@ class Replicas:
         if mine is None or reason:
             log(TAG, f"not compared: {reason}") if reason else None
             return
-        turn = mine.guards["replicas"] = mine.guards.get("replicas", 0) + 1
+        turn = mine.turn("replicas")
         exchange.gather(mine, f"replicas/{turn}", True, lambda _: None, self._limit_s, "check_replicas")
         import torch.optim.optimizer as optimizers
 
@@ -280,7 +280,7 @@ class Replicas:
         yield from way.greatest(head)
         most, least_, most_layout, least_layout_ = head.tolist()
         if most_layout != ~least_layout_:
-            groups = grouped((yield from way.of_all(layout)))
+            groups = [ranks for _, ranks in exchange.alike((yield from way.of_all(layout)))]
             raise _Unalike(f"the model is not built alike on all ranks: {'; '.join(map(name_ranks, groups))} differ")
         if most == ~least_:
             self.equal_step = step
@@ -288,9 +288,11 @@ class Replicas:
         both = torch.cat([sums, ~sums])
         yield from way.greatest(both)
         differing = (both[: len(names)] != ~both[len(names) :]).nonzero().flatten().tolist()
-        groups = grouped((yield from way.of_all(int(sums[differing[0]]))))
+        groups = [ranks for _, ranks in exchange.alike((yield from way.of_all(int(sums[differing[0]]))))]
         # The first of those whose answers come together: that is since when.
-        self._news = self._news or Difference(step, self.equal_step, names[differing[0]], len(differing) - 1, groups)
+        self._news = self._news or Difference(
+            step, self.equal_step, names[differing[0]], len(differing) - 1, tuple(groups)
+        )
 
     def _judge(self) -> None:
         """Logs what is new, on rank 0; raises where that was asked for."""
@@ -332,14 +334,6 @@ class Replicas:
         if hook is not None:
             hook.remove()
         self._stop()
-
-
-def grouped(numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The ranks with the same number together, the largest group first."""
-    ranks: dict[int, list[int]] = {}
-    for rank, theirs in enumerate(numbers):
-        ranks.setdefault(theirs, []).append(rank)
-    return tuple(sorted(map(tuple, ranks.values()), key=lambda group: (-len(group), group)))
 
 
 class _Unalike(Exception):

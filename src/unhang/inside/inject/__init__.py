@@ -14,13 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from ..imports import act_after_import
-from . import call_faults, data_faults, process_faults, program
+from . import call_faults, process_faults, program
 from .fault import Armed, Fault, Parameter, Value
 
 VARIABLE = "UNHANG_INJECT"
 _FAMILIES = (
-    *(call_faults.OF_CALLS, call_faults.OF_ORDER, data_faults.OF_DATA, process_faults.OF_PROCESS, data_faults.OF_FILES),
-    *(process_faults.OF_NETWORK, process_faults.OF_TIME, call_faults.OF_RESULTS),
+    *(
+        call_faults.OF_CALLS,
+        call_faults.OF_ORDER,
+        call_faults.OF_LOADERS,
+        process_faults.OF_WORKERS,
+        call_faults.OF_BATCHES,
+    ),
+    *(process_faults.OF_PROCESS, process_faults.OF_FILES, process_faults.OF_NETWORK, process_faults.OF_TIME),
+    call_faults.OF_RESULTS,
 )
 FAULTS = {fault.name: fault for family in _FAMILIES for fault in family}
 BOOTSTRAP = Path(__file__).parent / "bootstrap"

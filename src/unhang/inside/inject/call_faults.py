@@ -1,4 +1,4 @@
-"""Faults of calls: left out, added, swapped, made with other arguments, in another order of threads, or with a wrong result."""
+"""Faults of what ranks do together: calls left out, added, swapped, unlike, in another order or with a wrong result; batches too few, late or broken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ from collections.abc import Callable
 from typing import Any
 
 from . import program
-from .fault import CALL, OP, RANK, STEP, Armed, Fault, Parameter, Ready, from_now_on, once_at, rank_of, seconds
+from .fault import (
+    BATCH,
+    CALL,
+    DATA_FAMILY,
+    EVER_S,
+    OP,
+    RANK,
+    STEP,
+    Armed,
+    Fault,
+    Parameter,
+    Ready,
+    from_now_on,
+    once_at,
+    rank_of,
+    seconds,
+)
 from .program import COLLECTIVES, TRANSFERS, Call
 
 _CALLS = "explicit collective call (those inside DDP are made by C++ and cannot be reached)"
@@ -224,16 +240,12 @@ def _cycle(armed: Armed, call: Call) -> None:
 
 def _peer(armed: Armed, call: Call) -> None:
     dist = _dist()
-    word = "dst" if call.get("dst") is not None else "src"
+    word = _root_name(call)
     before, size, mine = call.get(word), dist.get_world_size(), dist.get_rank()
     after = next((r % size for r in range(before + 1, before + size) if r % size != mine), None)
     if after is not None:
         armed.strikes(f"makes {named(armed, call)} with {word}={after} instead of {before}")
         call.put(**{word: after})
-
-
-def _has_peer(armed: Armed, call: Call) -> bool:
-    return call.name in TRANSFERS and (call.get("dst") is not None or call.get("src") is not None)
 
 
 _ORDER_FAMILY = "order"
@@ -247,7 +259,8 @@ OF_ORDER = (
           ("collective-order-race",), "collective-order-race", True, _EXPLICIT,
           _at_call(_cycle)),
     Fault("p2p_wrong_peer", _ORDER_FAMILY, "sends to, or receives from, another rank", (RANK, CALL), ("wrong-peer",),
-          "code-divergence", True, "send or receive between more than two ranks", once_at(program.calls, _peer, _has_peer)),
+          "code-divergence", True, "send or receive between more than two ranks",
+          once_at(program.calls, _peer, lambda _, call: call.name in TRANSFERS and bool(_root_name(call)))),
 )  # fmt: skip
 
 
@@ -299,4 +312,81 @@ OF_RESULTS = (
           "optimizer step", once_at(program.stepped, _flip)),
     Fault("not_learning", _RESULT_FAMILY, "the optimizer gets no gradients any more", (rank_of("all"), STEP), ("not-learning",),
           "", False, "optimizer step", from_now_on(program.at_step, lambda *_: _NOT_LEARNING, _drop_gradients)),
+)  # fmt: skip
+
+
+_LOADER = "torch.utils.data.DataLoader"
+Fetch = Callable[[], Any]
+
+
+def _at_fetch(act: Callable[[Armed, Fetch], Any]) -> Ready:
+    """Calls `act` in the place of the fetch of the batch whose turn it is."""
+
+    def make_ready(armed: Armed) -> None:
+        def wrap(fetch: Fetch) -> Fetch:
+            return (lambda: act(armed, fetch)) if not program.is_helper and armed.is_due else fetch
+
+        program.batches.append(wrap)
+
+    return make_ready
+
+
+def _exhausted(armed: Armed, _fetch: Fetch) -> Any:
+    armed.strikes(f"gets no batch {armed.visits}: its loader ends here")
+    raise StopIteration
+
+
+def _late(armed: Armed, fetch: Fetch) -> Any:
+    armed.strikes(f"waits for batch {armed.visits} for {armed.value('seconds'):g} s")
+    armed.stay()
+    return fetch()
+
+
+def _not_a_number(armed: Armed, fetch: Fetch) -> Any:
+    batch = fetch()
+    armed.strikes(f"gets batch {armed.visits} with values that are no numbers")
+    _spoil(batch)
+    return batch
+
+
+def _spoil(value: Any) -> bool:
+    """Overwrites the first tensor of real numbers in a batch."""
+    torch: Any = sys.modules["torch"]
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            value.fill_(float("nan"))
+        return bool(value.is_floating_point())
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(_spoil(part) for part in parts)
+
+
+def _slow(armed: Armed) -> None:
+    def wrap(fetch: Fetch) -> Fetch:
+        if program.is_helper:
+            return fetch
+        if not armed.has_struck and armed.is_due:
+            armed.strikes(f"waits {armed.value('delay'):g} s longer for every batch")
+        if armed.has_struck:
+            time.sleep(armed.value("delay"))
+        return fetch
+
+    program.batches.append(wrap)
+
+
+_DELAY = Parameter("delay", "seconds by which each batch is late", 0.3, 0.001, 3600, is_whole=False)
+_FIRST = Parameter("batch", "the batch of the rank, from 1, that is struck", 1, 1, 10**9)
+OF_LOADERS = (
+    Fault("data_exhausted", DATA_FAMILY, "the loader of one rank ends early", (RANK, BATCH),
+          ("uneven-inputs",), "uneven-inputs", True, _LOADER, _at_fetch(_exhausted)),
+    Fault("slow_loader", DATA_FAMILY, "every batch of one rank comes late", (RANK, BATCH, _DELAY),
+          ("straggler",), "straggler", False, _LOADER, _slow),
+    Fault("slow_first_batch", DATA_FAMILY, "the first batch takes minutes", (RANK, _FIRST, seconds(600)),
+          ("dataloader-hang",), "dataloader-hang", True, _LOADER, _at_fetch(_late)),
+    Fault("stuck_loader", DATA_FAMILY, "a batch never comes", (RANK, BATCH, seconds(EVER_S)),
+          ("dataloader-hang",), "dataloader-hang", True, _LOADER, _at_fetch(_late)),
+)  # fmt: skip
+OF_BATCHES = (
+    Fault("nan_batch", DATA_FAMILY, "a batch is NaN; a program that skips such a loss leaves its peers", (RANK, BATCH),
+          ("skipped-step", "rank-dependent-collective", "call-left-out"), "code-divergence", True, _LOADER,
+          _at_fetch(_not_a_number)),
 )  # fmt: skip

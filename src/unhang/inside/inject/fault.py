@@ -56,6 +56,7 @@ OP = Parameter(
 )
 BATCH = Parameter("batch", "the batch of the rank, from 1, that is struck; drawn by the seed", None, 1, 10**9)
 EVER_S = 3600
+DATA_FAMILY = "data"
 
 
 def rank_of(default: Value) -> Parameter:

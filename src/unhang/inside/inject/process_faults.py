@@ -1,8 +1,9 @@
-"""Faults of a process: it dies, stops, raises, sits in its own code, is slow, comes late, or loses its connections."""
+"""Faults of one process: it or a worker of its loader dies, stops, raises, sits in its own code, is slow, comes late, loses its connections, or cannot write."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -16,7 +17,23 @@ from collections.abc import Callable
 from typing import Any
 
 from . import program
-from .fault import CALL, RANK, STEP, Armed, Fault, Parameter, Ready, from_now_on, once_at, rank_of, seconds, sleep_delay
+from .fault import (
+    BATCH,
+    CALL,
+    DATA_FAMILY,
+    EVER_S,
+    RANK,
+    STEP,
+    Armed,
+    Fault,
+    Parameter,
+    Ready,
+    from_now_on,
+    once_at,
+    rank_of,
+    seconds,
+    sleep_delay,
+)
 from .program import COLLECTIVES, Call
 
 _STEPS = "optimizer step, and no explicit collective call"
@@ -265,11 +282,6 @@ def _lost(armed: Armed) -> None:
         connection.close()
 
 
-def _delayed(armed: Armed, call: Call) -> str:
-    """Each call of the rank takes longer, as over a slow link."""
-    return f"communicates {armed.value('delay'):g} s later from {call.name} on"
-
-
 _NETWORK_FAMILY = "network"
 _INIT = "init_process_group"
 _NAME = Parameter("name", "the variable", "MASTER_ADDR")
@@ -288,5 +300,77 @@ OF_NETWORK = (
           _steps(_lost)),
     Fault("slow_link", _NETWORK_FAMILY, "makes every explicit collective call late", (RANK, STEP, CALL, _CALL_DELAY), ("straggler",),
           "straggler", False, "explicit collective call",
-          from_now_on(program.calls, _delayed, sleep_delay, _is_collective)),
+          from_now_on(program.calls, lambda armed, call: f"communicates {armed.value('delay'):g} s later from {call.name} on",
+                      sleep_delay, _is_collective)),
+)  # fmt: skip
+
+
+def _is_own(armed: Armed, function: str) -> bool:
+    return not program.is_helper
+
+
+def _late_write(armed: Armed, function: str) -> None:
+    armed.strikes(f"needs {armed.value('seconds'):g} s for {function}")
+    armed.stay()
+
+
+def _refused_write(armed: Armed, function: str) -> None:
+    number = getattr(errno, str(armed.value("error")))
+    armed.strikes(f"is refused by the disk in {function} ({armed.value('error')})")
+    raise OSError(number, os.strerror(number))
+
+
+_FILE_FAMILY = "files"
+_SAVES = "torch.save and no open() of a file to write"
+_NUMBER = Parameter("call", "the write of the rank, from 1, that is struck", 1, 1, 10**9)
+_ERROR = Parameter("error", "what the disk says", "ENOSPC", choices=("ENOSPC", "EIO", "EROFS", "EDQUOT", "ESTALE"))
+_WRITE_DELAY = Parameter("delay", "seconds that each file takes longer", 0.3, 0.001, 3600, is_whole=False)
+OF_FILES = (
+    Fault("slow_save", _FILE_FAMILY, "rank 0 saves for minutes while the others wait", (rank_of(0), _NUMBER, seconds(600)),
+          ("slow-rank0-work",), "slow-rank0-work", True, "torch.save",
+          once_at(program.writes, _late_write, lambda armed, function: _is_own(armed, function) and function == "torch.save")),
+    Fault("stuck_checkpoint", _FILE_FAMILY, "a save never returns", (RANK, _NUMBER, seconds()),
+          ("rank-stuck-in-user-code", "slow-rank0-work"), "rank-stuck-in-user-code", True, _SAVES,
+          once_at(program.writes, _late_write, _is_own)),
+    Fault("slow_disk", _FILE_FAMILY, "every file that one rank writes takes longer", (RANK, _NUMBER, _WRITE_DELAY),
+          ("straggler",), "straggler", False, _SAVES,
+          from_now_on(program.writes, lambda armed, function: f"needs {armed.value('delay'):g} s longer for every file that it writes, "
+                      f"from this {function} on", sleep_delay, _is_own)),
+    Fault("failing_disk", _FILE_FAMILY, "a write is refused", (RANK, _NUMBER, _ERROR),
+          ("user-exception",), "user-exception", False, _SAVES, once_at(program.writes, _refused_write, _is_own)),
+)  # fmt: skip
+
+
+def _worker() -> Any:
+    return sys.modules["torch.utils.data"].get_worker_info()
+
+
+def _in_worker(act: Callable[[Armed, int], None]) -> Ready:
+    """Calls `act` in the worker process that reads the batch whose turn it is."""
+    return once_at(program.items, lambda armed, _: act(armed, _worker().id), lambda *_: _worker() is not None)
+
+
+def _dies(armed: Armed, worker: int) -> None:
+    armed.strikes(f"loses loader worker {worker}, which ends with exit code 7")
+    os._exit(7)
+
+
+def _bus_error(armed: Armed, worker: int) -> None:
+    armed.strikes(f"loses loader worker {worker} to SIGBUS, as if /dev/shm were full")
+    os.kill(os.getpid(), signal.SIGBUS)
+
+
+def _worker_stuck(armed: Armed, worker: int) -> None:
+    armed.strikes(f"has loader worker {worker} stuck")
+    armed.stay()
+
+
+_WORKERS = "DataLoader with num_workers > 0"
+OF_WORKERS = (
+    Fault("stuck_worker", DATA_FAMILY, "a worker of the loader is stuck", (RANK, BATCH, seconds(EVER_S)),
+          ("dataloader-hang",), "dataloader-hang", True, _WORKERS, _in_worker(_worker_stuck)),
+    Fault("worker_dies", DATA_FAMILY, "a worker of the loader ends", (RANK, BATCH),
+          ("user-exception",), "user-exception", False, _WORKERS, _in_worker(_dies)),
+    Fault("shm_exhausted", DATA_FAMILY, "a worker of the loader dies of SIGBUS, as where /dev/shm is full", (RANK, BATCH),
+          ("shm-too-small",), "shm-too-small", False, _WORKERS, _in_worker(_bus_error)),
 )  # fmt: skip

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import rank
-from . import errors_seen, exits, flight, page, recording
+from . import errors_seen, exits, flight, recording
 from .errors_seen import write_held
 from .exits import AbortWatch
 from .frames import write_variables
-from .page import Page
-from .recording import Recording, attempt
+from .recording import Page, Recording, attempt
 from .waits_within import write_waits_within
 
 _watched: set[str] = set()
@@ -218,8 +217,8 @@ class Control:
 
     def _turn(self, is_asked: bool) -> None:
         words = self._rec.page.words
-        words[page.HEARTBEAT] = time.monotonic_ns()
-        if words[page.INITIALIZED] == 1:
+        words[recording.HEARTBEAT] = time.monotonic_ns()
+        if words[recording.INITIALIZED] == 1:
             self._poll()
         if is_asked and self._socket is not None and b"dump" in self._drain(self._socket):
             attempt("variables.json", write_variables, self._rec)
@@ -232,7 +231,7 @@ class Control:
         try:
             flight.poll_status(self._rec)
         except Exception as error:  # noqa: BLE001
-            self._rec.page.words[page.FAILED_POLLS] += 1
+            self._rec.page.words[recording.FAILED_POLLS] += 1
             self._rec.note("progress of the groups", f"{type(error).__name__}: {error}")
 
     @staticmethod

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from . import announce, facts, flight, page, recording
+from . import announce, facts, flight, recording
 from .frames import caller_of_torch, record_text
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch
 
-_PEER_WORD = {page.SEND: "dst", page.ISEND: "dst", page.RECV: "src", page.IRECV: "src"}
+_PEER_WORD = {recording.SEND: "dst", recording.ISEND: "dst", recording.RECV: "src", recording.IRECV: "src"}
 _MOST_DETAIL = 72
 # Threads inside a recorded call: `send` calls `isend`, `new_group` calls `_new_group_with_tag`. One record each.
 _inside: set[int] = set()
@@ -23,16 +23,16 @@ _inside: set[int] = set()
 _keys: dict[str, int] = {}
 _MOST_SORTS, _NUMBER = 32, re.compile(r"\d+")
 # Open isend and irecv calls: id of the Work -> (page, number of the record, what notices that the Work is dropped).
-_open: dict[int, tuple[page.Page, int, Any]] = {}
+_open: dict[int, tuple[recording.Page, int, Any]] = {}
 
 
 def watch(c10d: Any) -> None:
     """Wrap the functions wherever torch.distributed has them, and the method that libraries call on a group of their own."""
     wraps: dict[str, Callable[[Any, Any], Any]] = {
-        "send": functools.partial(_blocking_p2p, kind=page.SEND),
-        "recv": functools.partial(_blocking_p2p, kind=page.RECV),
-        "isend": functools.partial(_posted_p2p, kind=page.ISEND),
-        "irecv": functools.partial(_posted_p2p, kind=page.IRECV),
+        "send": functools.partial(_blocking_p2p, kind=recording.SEND),
+        "recv": functools.partial(_blocking_p2p, kind=recording.RECV),
+        "isend": functools.partial(_posted_p2p, kind=recording.ISEND),
+        "irecv": functools.partial(_posted_p2p, kind=recording.IRECV),
         "init_process_group": _init_process_group,
         "new_group": _new_group,
         "_new_group_with_tag": _new_group,
@@ -119,7 +119,7 @@ def _init_process_group(c10d: Any, original: Any) -> Any:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         rank, world_size = _argument(args, kwargs, 4, "rank"), _argument(args, kwargs, 3, "world_size")
         rec = attempt("announcing the rank", announce.announce_at_init, rank, world_size)
-        number = attempt("calls", begin, rec, page.INIT, -1, "", "") if rec is not None else None
+        number = attempt("calls", begin, rec, recording.INIT, -1, "", "") if rec is not None else None
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -144,7 +144,7 @@ def note_initialized(c10d: Any, timeout: Any) -> None:
     announce.complete_identity(rec)
     write_new_groups(rec, c10d, timeout)
     rec.has_flight = False
-    rec.page.words[page.INITIALIZED] = 1
+    rec.page.words[recording.INITIALIZED] = 1
 
 
 def _new_group(c10d: Any, original: Any) -> Any:
@@ -183,7 +183,7 @@ def _begin_new_group(rec: Recording, c10d: Any, ranks: Any) -> int:
     if len(text) > _MOST_DETAIL:
         # Half a number would be another rank.
         text = text[: _MOST_DETAIL - 4].rpartition(",")[0] + ",..."
-    return begin(rec, page.NEW_GROUP, -1, "", text)
+    return begin(rec, recording.NEW_GROUP, -1, "", text)
 
 
 def _destroy_process_group(c10d: Any, original: Any) -> Any:
@@ -196,7 +196,7 @@ def _destroy_process_group(c10d: Any, original: Any) -> Any:
             if is_default:
                 attempt("flight_exit.pickle", flight.dump_at_end, rec)
             name = attempt("calls", name_of, c10d, group) or ""
-            number = attempt("calls", begin, rec, page.DESTROY, -1, name, "")
+            number = attempt("calls", begin, rec, recording.DESTROY, -1, name, "")
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -207,7 +207,7 @@ def _destroy_process_group(c10d: Any, original: Any) -> Any:
                 end(rec, number)
         if rec is not None and is_default:
             rec.groups_written.clear()
-            rec.page.words[page.INITIALIZED] = 2
+            rec.page.words[recording.INITIALIZED] = 2
         return result
 
     return destroy_process_group
@@ -218,7 +218,7 @@ def _monitored_barrier(c10d: Any, original: Any) -> Any:
     def monitored_barrier(*args: Any, **kwargs: Any) -> Any:
         rec = recording.current
         name = (attempt("calls", name_of, c10d, args[0]) if args else None) or ""
-        number = attempt("calls", begin, rec, page.MONITORED_BARRIER, -1, name, "") if rec is not None else None
+        number = attempt("calls", begin, rec, recording.MONITORED_BARRIER, -1, name, "") if rec is not None else None
         try:
             return original(*args, **kwargs)
         except BaseException as error:
@@ -315,7 +315,7 @@ def _note_set(rec: Recording, key: Any) -> None:
     sort = _NUMBER.sub("#", str(key)[:_MOST_DETAIL])
     if sort in _keys or len(_keys) < _MOST_SORTS:
         text = record_text("", str(key))
-        _keys[sort] = rec.page.note(_keys.get(sort), page.STORE_SET, rec.count(page.STORE_SET, sort), text)
+        _keys[sort] = rec.page.note(_keys.get(sort), recording.STORE_SET, rec.count(recording.STORE_SET, sort), text)
 
 
 def _begin_store_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -325,7 +325,7 @@ def _begin_store_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | No
     try:
         key = args[0] if args else next(iter(kwargs.values()), "")
         detail = key if isinstance(key, str) else ",".join(str(k) for k in key)
-        return begin(rec, page.STORE_WAIT, -1, "", detail)
+        return begin(rec, recording.STORE_WAIT, -1, "", detail)
     except Exception as error:  # noqa: BLE001
         rec.note("store waits", f"{type(error).__name__}: {error}")
         return None

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
-from . import errors_seen, flight, page, recording
+from . import errors_seen, flight, recording
 from .frames import user_places
 from .recording import Recording, attempt, write_json
 
@@ -75,7 +75,7 @@ def _before_os_exit(rec: Recording, status: Any) -> None:
     code = status if isinstance(status, int) else None
     if _is_multiprocessing_exit():
         # A child forked by multiprocessing always ends like this: it came to its end.
-        rec.page.words[page.ENDED] = 1
+        rec.page.words[recording.ENDED] = 1
         if not rec.is_exit_known:
             _write(rec, "exit", code, 0)
     elif not (rec.is_exit_known and code == rec.exit_code):
@@ -114,7 +114,7 @@ def _end(rec: Recording) -> None:
     flight.dump_at_end(rec)
     if not rec.is_exit_known:
         _write(rec, "exit", 1 if rec.has_error else None, 0)
-    rec.page.words[page.ENDED] = 1
+    rec.page.words[recording.ENDED] = 1
 
 
 def stacks_signal() -> int:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import page, recording
+from . import recording
 from .flight import reductions
 from .frames import is_user, record_text, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, preceded, step_aside, write_json
@@ -254,8 +254,8 @@ def _note_end(rec: Recording, iterator: Any) -> None:
     if key in _ends or len(_ends) < _MOST_PLACES:
         number, code = _ends.get(key, (None, at.f_code))
         text = record_text("", str(int(iterator._num_yielded)))
-        count = rec.count(page.LOADER_END, str(key))
-        _ends[key] = rec.page.note(number, page.LOADER_END, count, text), code  # kept alive, see `_places`
+        count = rec.count(recording.LOADER_END, str(key))
+        _ends[key] = rec.page.note(number, recording.LOADER_END, count, text), code  # kept alive, see `_places`
 
 
 def forget_in_child() -> None:

@@ -19,7 +19,7 @@ from operator import itemgetter
 from types import FrameType, ModuleType
 from typing import Any
 
-from . import page
+from . import recording
 from .frames import _OWN, chain
 from .recording import Recording, attempt, write_whole
 
@@ -252,7 +252,7 @@ _OPS = frozenset((
 ))  # fmt: skip
 _WITH_ONE_TENSOR = ("all_reduce", "broadcast", "reduce")
 # These move a gloo group's count, too, and not alike on all ranks.
-_COUNTED_APART = (page.SEND, page.RECV, page.ISEND, page.IRECV, page.MONITORED_BARRIER)
+_COUNTED_APART = (recording.SEND, recording.RECV, recording.ISEND, recording.IRECV, recording.MONITORED_BARRIER)
 _DTYPES = {
     "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short",
     "int8": "Char", "uint8": "Byte", "bool": "Bool",

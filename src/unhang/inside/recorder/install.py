@@ -12,7 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..imports import Action, act_after_import
-from . import announce, calls, errors_seen, facts, page, recording, waits_within
+from . import announce, calls, errors_seen, facts, recording, waits_within
 from .flight import reductions
 from .recording import attempt, do_not_trace, step_aside
 
@@ -152,14 +152,14 @@ def _watch_optimizer(module: Any) -> None:
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     rec = recording.current
     if rec is not None:
-        rec.page.enter(page.OPTIMIZER)
+        rec.page.enter(recording.OPTIMIZER)
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     rec = recording.current
     if rec is not None:
         rec.page.count_step()
-        rec.page.enter(page.NONE)
+        rec.page.enter(recording.NONE)
 
 
 def _watch_scaler(module: Any) -> None:
@@ -172,7 +172,7 @@ def _watch_scaler(module: Any) -> None:
     @functools.wraps(original)
     def call(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
         rec = recording.current
-        before = rec.page.words[page.STEPS] if rec is not None else 0
+        before = rec.page.words[recording.STEPS] if rec is not None else 0
         result = original(self, optimizer, state, *args, **kwargs)
         if rec is not None:
             recording.attempt("skipped steps", _count_scaled, rec.page, before, state)
@@ -181,25 +181,25 @@ def _watch_scaler(module: Any) -> None:
     scaler._maybe_opt_step = do_not_trace(call)
 
 
-def _count_scaled(counts: page.Page, before: int, state: Any) -> None:
+def _count_scaled(counts: recording.Page, before: int, state: Any) -> None:
     """Asks the scaler's own verdict only where no step was counted: the scaler has just waited for it."""
-    was_counted = counts.words[page.STEPS] != before
+    was_counted = counts.words[recording.STEPS] != before
     counts.count_skipped(not was_counted and any(v.item() for v in state["found_inf_per_device"].values()))
 
 
 def _watch_data(module: Any) -> None:
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader
-    iterator.__next__ = facts.watch_end(_marked(iterator.__next__, page.DATA, after=facts.count_batch))
-    loader.__iter__ = _marked(loader.__iter__, page.DATA, before=facts.watch_loader)
+    iterator.__next__ = facts.watch_end(_marked(iterator.__next__, recording.DATA, after=facts.count_batch))
+    loader.__iter__ = _marked(loader.__iter__, recording.DATA, before=facts.watch_loader)
 
 
 def _watch_backward(module: Any) -> None:
     # Tensor.backward calls this function by its module's attribute; the method itself stays untouched.
-    module.backward = _marked(module.backward, page.BACKWARD)
+    module.backward = _marked(module.backward, recording.BACKWARD)
 
 
 def _watch_save(module: Any) -> None:
-    module.save = _marked(module.save, page.CHECKPOINT)
+    module.save = _marked(module.save, recording.CHECKPOINT)
 
 
 PHASES: Mapping[str, Action] = {

@@ -28,6 +28,7 @@ from unhang.model import (
     RankIdentity,
     Unavailable,
     different,
+    grouped,
     join,
 )
 from unhang.numeric import np, npt
@@ -165,9 +166,7 @@ def unify_groups(table: CollectiveTable) -> CollectiveTable:
 
     Of groups with equal names and other members one keeps the name, the others get their ranks appended.
     """
-    by_name: dict[str, list[int]] = {}
-    for i, group in enumerate(table.groups):
-        by_name.setdefault(group.name, []).append(i)
+    by_name = grouped((group.name, i) for i, group in enumerate(table.groups))
     groups: list[ProcessGroup] = []
     new = np.zeros(len(table.groups) + 1, dtype=np.int32)
     of_rank: dict[int, dict[int, int]] = {}

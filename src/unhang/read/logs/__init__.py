@@ -9,7 +9,7 @@ from functools import cache, cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-from unhang.model import LogEvent, LogLine, RaisedError
+from unhang.model import LogEvent, LogLine, RaisedError, grouped
 from unhang.read.logs.catalogue import anchor_of, derived, example_of, literals, row_regex, searched_rows, speaking_rows
 from unhang.read.logs.scan_engines import AnchorIndex, words_in_lines
 
@@ -145,10 +145,7 @@ def _index() -> Mapping[str, tuple[str, ...]]:
 
 
 def _by_anchor(patterns: Iterable[Pattern]) -> Mapping[str, tuple[Pattern, ...]]:
-    found: dict[str, list[Pattern]] = {}
-    for pattern in patterns:
-        for anchor in pattern.anchors:
-            found.setdefault(anchor, []).append(pattern)
+    found = grouped((anchor, pattern) for pattern in patterns for anchor in pattern.anchors)
     return {anchor: tuple(patterns) for anchor, patterns in found.items()}
 
 

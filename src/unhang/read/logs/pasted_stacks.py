@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from unhang.model import Frame, LogEvent, LogLine, RankIdentity, Source, Unavailable
+from unhang.model import Frame, LogEvent, LogLine, RankIdentity, Source, Unavailable, grouped
 from unhang.read.logs import events_of
 from unhang.read.output_log import OutputLog
 from unhang.read.rank_folder import RankRecord
@@ -161,9 +161,7 @@ def went_on(events: Iterable[LogEvent], order: int, path: str) -> bool:
 
 def _alone(stacks: Sequence[PastedStack], lines: Sequence[LogLine]) -> list[PastedStack]:
     """The printed stacks that are all that their files hold."""
-    texts: dict[str, list[str]] = {}
-    for line in lines if any(s.is_printed for s in stacks) else ():
-        texts.setdefault(line.source.path, []).append(line.text)
+    texts = grouped((line.source.path, line.text) for line in (lines if any(s.is_printed for s in stacks) else ()))
     counts = Counter(s.line.source.path for s in stacks)
     return [s for s in stacks if counts[s.line.source.path] == 1 and is_faulthandler(texts.get(s.line.source.path, ()))]
 

@@ -109,9 +109,7 @@ def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
         f"{say}/{variant}" if say else variant,
         fixes_of(frame, e.by_condition.condition if e.by_condition else None, w.name_ranks(odd)) if odd else (),
         s.others(odd) if odd else (),
-        w.location_of(frame) if odd else None,
-        w.group_of(e.call.group),
-        w.collective_of(e.call, e.call.seq),
+        **w.at_call(e.call, frame if odd else None),
         condition=gate_of(gate),
     )
 
@@ -207,9 +205,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         say,
         fixes,
         s.others(odd if d.is_decided else d.culprits),
-        w.location_of(told),
-        w.group_of(d.group),
-        w.collective_of(d.reference_call, d.seq),
+        **w.at_fork(d, told),
         condition=gate_of(gate),
     )
 
@@ -240,12 +236,8 @@ def _reason(
 ) -> str:
     """What led the odd ranks there, in further sentences."""
     if caught is not None:
-        return _goes_on(*caught)
+        return f" Else {w.place(caught[0])} raises, and {w.place(caught[1])} lets the program go on."
     return _say_ways(frame, past) if past else "" if is_plain else _why(s, d)
-
-
-def _goes_on(raised: Frame, handler: Frame) -> str:
-    return f" Else {w.place(raised)} raises, and {w.place(handler)} lets the program go on."
 
 
 def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:

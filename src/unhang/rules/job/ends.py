@@ -28,6 +28,7 @@ from unhang.rules.failure import (
     name_or,
 )
 from unhang.rules.host_waits import timer_off
+from unhang.rules.known_waits import end_the_thread, undone_item
 from unhang.rules.late import driver
 from unhang.rules.log_lines import (
     SIGNALS,
@@ -38,7 +39,6 @@ from unhang.rules.log_lines import (
     ranks_in,
     stood_before,
 )
-from unhang.rules.thread_waits import end_the_thread, undone_item
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)

@@ -109,7 +109,7 @@ def _unequal(s: Situation) -> Sequence[LogEvent]:
 
 def _same(value: str) -> str:
     """Two spellings of one value are one value."""
-    from unhang.rules.env.known import number  # with it come the tables of all variables
+    from unhang.rules.env.values import number  # with it come the tables of all variables
 
     found = number(value)
     return str(found) if found is not None and value.strip().isdecimal() else value.strip().lower()

@@ -335,9 +335,7 @@ def _consequence_of(found: Found, left_out: LeftOut) -> Found:
         confidence=min(found.confidence, 0.85),
         words={**found.words, **words},
         say="left out",
-        group=w.group_of(call.group),
-        collective=w.collective_of(call, call.seq),
-        location=w.location_of(line),
+        **w.at_call(call, line),
         fixes=("all or none", "mend", "no timeout"),
     )
 

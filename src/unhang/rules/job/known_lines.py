@@ -158,7 +158,9 @@ def unexplained_failure(s: Situation) -> Found | None:
     words = {"who": _who(event), "emitter": emitter.name, "layer": emitter.layer, "text": text}
     words["meaning"] = f" {row.meaning[0].upper()}{row.meaning[1:]}" if row is not None and row.meaning else ""
     if emitter.layer == "launcher" and (ended := _seen_to_end(s)):
-        words |= {"ended": name_ranks(tuple(ended)), "how": _how(next(iter(ended.values())))}
+        code = next(iter(ended.values())).code
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        words |= {"ended": name_ranks(tuple(ended)), "how": how}
         return found_in(s, [event], 0.3, (), words=words, say="seen", fixes=("record", "evidence"))
     return found_in(s, [event, *_next_line(s, event)], 0.3, (), words=words, fixes=("evidence",))
 
@@ -168,10 +170,6 @@ def _seen_to_end(s: Situation) -> dict[int, ProcessExit]:
     ends = {r: e.exit for r, e in s.case.ranks.items() if e.exit is not None and e.exit.code not in (0, _TERMINATED)}
     first = min((x.time_ns for x in ends.values()), default=0)
     return {r: x for r, x in ends.items() if x.time_ns == first}
-
-
-def _how(end: ProcessExit) -> str:
-    return f"signal {-end.code}" if end.code is not None and end.code < 0 else f"exit code {end.code}"
 
 
 def _own_words(s: Situation) -> LogEvent | None:

@@ -210,9 +210,7 @@ def _came_too_late(s: Situation) -> Iterator[Found]:
         words,
         "too late",
         victims=late.waiting,
-        location=w.location_of(frame),
-        group=w.group_of(late.call.group),
-        collective=w.collective_of(late.call, late.call.seq),
+        **w.at_call(late.call, frame),
     )
 
 

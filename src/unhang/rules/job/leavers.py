@@ -1,37 +1,54 @@
-"""The rule on ranks that leave, or come to the end of their program, while others still need them."""
+"""Rules on ranks that leave the way of the others: their program ends while others still need them, or an exception takes them past a call."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from unhang.analyze.align import majority
+from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
 from unhang.analyze.leaving import (
     EndedBefore,
+    Parted,
+    caught_in_circle,
     destroyed_before,
     ended_after_error,
     ended_before,
     lead_of_waiting,
     made_as_often,
     made_other_rounds,
+    parted_with_exception,
+    passes,
+    swallowed_by,
 )
-from unhang.analyze.open_calls import all_in_unknown_calls
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around, handles_signal
-from unhang.model import EvidenceLine, Fix, PendingCall, ProcessExit, RankEvidence, WaitEdge, user_frames
+from unhang.analyze.source import Condition, around, ends_block, handles_signal, surroundings
+from unhang.analyze.streams import stack_path
+from unhang.analyze.trees import line_text
+from unhang.model import (
+    EvidenceLine,
+    Fix,
+    Frame,
+    PendingCall,
+    ProcessExit,
+    RaisedError,
+    RankEvidence,
+    WaitEdge,
+    user_frames,
+)
 from unhang.read.logs.attempts import killed_at_work
 from unhang.rules import wording as w
-from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, gate_of, said_plainly
+from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, gate_of
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
 from unhang.rules.framework_advice import of_stop
 from unhang.rules.log_lines import found_in
+from unhang.rules.remedies import of_handled
 
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
 _TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
@@ -206,57 +223,139 @@ def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     )
 
 
-# The rule on groups that not all ranks made alike.
+_HOST_WAITS = ("lock", "outside", "data", "gil", "device")
 
 
-@rule("subgroup-not-created-by-all", needs=("ranks",))
-def subgroup_not_created_by_all(s: Situation) -> Found | None:
-    """The first `new_group` that differs, if someone waits in one, or all in a group of which NCCL makes the communicator."""
-    if not any(e.kind == "new_group" and e.targets for e in s.waits.edges) and not all_in_unknown_calls(s):
+@rule("swallowed-exception")
+def swallowed_exception(s: Situation) -> Found | None:
+    """The odd or late rank handled an exception before."""
+    if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
-    made = {r: [c for c in e.pending if c.kind == "new_group"] for r, e in s.case.ranks.items()}
-    for i in range(max((len(calls) for calls in made.values()), default=0)):
-        details = {r: calls[i].detail if i < len(calls) else "" for r, calls in made.items()}
-        if len(set(details.values())) > 1:
-            return _not_by_all(s, made, details, i)
-    return None
+    if (ended := ended_after_error(s)) is not None:
+        return _went_on(s, ended[:1], ended[1], 0.95, has_ended=True)
+    parted = parted_with_exception(s) or caught_in_circle(s)
+    if parted is not None:
+        return _holds(s, parted) if parted.is_held else _went_on(s, parted.ranks, parted.error, 0.85)
+    ranks = s.divergence.odd if s.divergence else tuple(r.rank for r in s.late if r.activity.kind != "frozen")[:1]
+    error = swallowed_by(s, ranks)
+    if error is None:
+        return None
+    if s.divergence is not None or (_in_its_handler(s, ranks[0]) and not _stands_on_its_host(s, ranks[0])):
+        return _went_on(s, ranks, error, 0.95)
+    return _went_on(s, ranks, error, 0.85) if _left_after(s, ranks[0], error) else None
 
 
-def _not_by_all(
-    s: Situation, made: Mapping[int, Sequence[PendingCall]], details: Mapping[int, str], i: int
-) -> Found | None:
-    named = {d for d in details.values() if d}
-    behind = {r for r, d in details.items() if not d}
-    if len(named) == 1 and any(late.rank in behind for late in s.late):
-        return None  # those behind simply have not come yet: the rules on late ranks say where they are
-    narrow = min(named, key=lambda d: (d.count(","), d))
-    makers = tuple(sorted(r for r, d in details.items() if d == narrow))
-    call = made[makers[0]][i]
-    _, other, has_majority = majority(dict(details))
-    culprits = other if has_majority else makers  # without a majority those that made the narrower group
-    frame = next(iter(call.frames), None)
-    gate = deciding(around(frame, started_ns(s.case)).conditions) if frame else None
-    others = [r for r in s.case.in_sight if r not in makers]
-    say, more = said_plainly(gate, frame, makers, others, "new_group", is_skipped=False)
+def _in_its_handler(s: Situation, rank: int) -> bool:
+    return any(surroundings(f.file, f.line).in_handler for f in stack_path(s.case, rank) or ())
+
+
+def _stands_on_its_host(s: Situation, rank: int) -> bool:
+    """Whether a late rank waits for a lock, a process or the like: then that keeps it, in a handler or not."""
+    found = next((late.activity for late in s.late if late.rank == rank), None)
+    if found is None:
+        return False
+    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(
+        ("with", "async with")
+    )
+    return found.kind in _HOST_WAITS or (found.kind == "user" and enters)
+
+
+def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
+    """Whether the exception was handled in the function in which the peers wait, after the last call with them, and the rank has left it.
+
+    Had it gone on as they did, it would have made the call before it left the function.
+    """
+    now, handler = stack_path(s.case, rank), error.handler
+    if not now or handler is None or passes(now, handler):
+        return False
+    for stuck in s.stuck:
+        if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
+            last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
+            is_shared = all(passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
+            if is_shared and last is not None and last.created_ns < error.time_ns:
+                return True
+    return False
+
+
+def _holds(s: Situation, parted: Parted) -> Found:
+    """The exception is still on its way: it waits in the block that it passes, where no peer comes."""
+    ranks, error, d = parted.ranks, parted.error, s.divergence
+    frame, held = user_frames(error.frames)[0], error.handler
+    edge = next(iter(s.waits.edges_of(ranks[0])), None)
     words = {
-        "who": w.name_ranks(makers),
-        "call": call.detail,
+        "who": w.name_ranks(ranks),
+        "head": _head(error),
         "line": w.place(frame),
-        "others": w.name_ranks(others),
-        **more,
-    }
-    seen = {
-        r: "; ".join(f"#{c.index} {c.detail}" + ("" if c.ended_ns else " (waits)") for c in calls) or "no call"
-        for r, calls in sorted(made.items())[:8]
+        "block": _block(held),
+        "held": w.place(held),
+        "lead": w.lead(held),
+        "waits": w.verb(ranks, "waits", "wait"),
+        "call": edge.what.split(" #")[0] if edge else "a call",
     }
     return Found(
-        0.94,
-        culprits,
-        [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
+        0.95,
+        ranks,
+        _handled(s, ranks, error),
         words,
-        say,
-        victims=s.others(culprits),
-        location=w.location_of(frame),
-        collective={"op": "new_group", "seq": call.index},
-        condition=gate_of(gate),
+        "holds",
+        ("no call there",),
+        s.others(ranks),
+        cause="user-exception",
+        **w.at_fork(d, frame),
     )
+
+
+def _block(held: Frame | None) -> str:
+    """What holds the exception."""
+    if held is None:
+        return "in a handler"
+    if ends_block(held):
+        is_with = line_text(held.file, held.line).startswith(("with", "async with"))
+        return "at the end of a `with`" if is_with else "in a `finally`"
+    return "in an `except`" if surroundings(held.file, held.line).in_handler else "in a handler"
+
+
+def _head(error: RaisedError) -> str:
+    return f"{error.type}: {error.message.splitlines()[0] if error.message else ''}"[:140]
+
+
+def _went_on(
+    s: Situation, ranks: tuple[int, ...], error: RaisedError, confidence: float, has_ended: bool = False
+) -> Found:
+    frame, d = user_frames(error.frames)[0], s.divergence
+    holder = next((f for f in reversed(d.odd_path if d else ()) if surroundings(f.file, f.line).in_handler), None)
+    has_left = d is not None and d.seq < d.stuck_seq and not _in_its_handler(s, ranks[0])
+    waits_there = holder is not None and not has_left
+    fixes, gate = (("no call there", "re-raise"), None) if waits_there else of_handled(s.case, error)
+    words = {
+        "who": w.name_ranks(ranks),
+        "head": _head(error),
+        "line": w.place(frame),
+        "handler": w.place(error.handler),
+        "lead": w.lead(error.handler),
+        "held": w.place(holder),
+    }
+    return Found(
+        confidence,
+        ranks,
+        _handled(s, ranks, error),
+        words,
+        "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on",
+        fixes,
+        s.others(ranks),
+        cause="user-exception" if waits_there or has_ended else "",
+        condition=gate_of(gate),
+        **w.at_fork(d, frame),
+    )
+
+
+def _handled(s: Situation, ranks: tuple[int, ...], error: RaisedError) -> Iterator[EvidenceLine]:
+    yield EvidenceLine(f"rank {ranks[0]} handled exception", f"{error.type}: {error.message[:300]}")
+    for frame in user_frames(error.frames)[:4]:
+        yield EvidenceLine(f"rank {ranks[0]} traceback", str(frame), frame.line)
+    if error.handler is not None:
+        yield EvidenceLine(f"rank {ranks[0]} handler", str(error.handler), error.handler.line)
+    if s.divergence is not None:
+        d = s.divergence
+        yield w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path or user_path(d.odd_call.frames))
+        yield w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path)

@@ -76,9 +76,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         "left",
         _EVEN,
         s.others(d.odd),
-        w.location_of(header),
-        w.group_of(d.group),
-        w.collective_of(d.reference_call, d.seq),
+        **w.at_fork(d, header),
     )
     if loop.has_none:
         return replace(found, say="no round")
@@ -134,9 +132,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         f"{say}/{say}",
         of_gone(s, d, gone, _EVEN),
         s.others(who),
-        w.location_of(where),
-        w.group_of(d.group),
-        w.collective_of(d.reference_call, d.seq),
+        **w.at_fork(d, where),
         cause="code-divergence" if is_decided else "",
     )
 
@@ -241,9 +237,7 @@ def _exhausted(s: Situation, d: Divergence) -> Found:
         "exhausted",
         _EVEN,
         s.others(d.odd),
-        w.location_of(handler or frame),
-        w.group_of(d.group),
-        w.collective_of(d.reference_call, d.seq),
+        **w.at_fork(d, handler or frame),
     )
 
 
@@ -371,9 +365,7 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         "ended",
         _EVEN,
         s.others(culprits),
-        w.location_of(header),
-        w.group_of(call.group),
-        w.collective_of(call, call.seq),
+        **w.at_call(call, header),
     )
     until_ns = evidence.exit.time_ns if evidence.exit else 0
     is_data = bool(until_ns) and ran_out(s.case, (rank,), others, until_ns, header)

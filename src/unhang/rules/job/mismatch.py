@@ -340,7 +340,8 @@ _MOST_WAITS = 6
 @rule("waits-ended-apart")
 def waits_ended_apart(s: Situation) -> Iterator[Found]:
     """Waits that ran out in different calls; of some ranks alone only calls that cannot be under way at once."""
-    waits = [(e, call) for e in errors_of(s) if _has_waited(e) and (call := _call_of(e.frames)) not in _NO_CALL]
+    late = [e for e in errors_of(s) if any(p.search(e.error.message) for p in (_RAN_OUT, _CLOSED))]
+    waits = [(e, call) for e in late if (call := _call_of(e.frames)) not in _NO_CALL]
     calls = {call for _, call in waits}
     if len(calls) < 2 or not any(_RAN_OUT.search(e.error.message) for e, _ in waits):
         return
@@ -365,10 +366,6 @@ def waits_ended_apart(s: Situation) -> Iterator[Found]:
         s.others(odd) if odd else (),
         w.location_of(next(iter(user_frames(named[odd[0]][0].frames)), None)) if odd else None,
     )
-
-
-def _has_waited(error: SeenError) -> bool:
-    return bool(_RAN_OUT.search(error.error.message) or _CLOSED.search(error.error.message))
 
 
 def _everybody(s: Situation) -> set[int]:

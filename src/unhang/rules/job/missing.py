@@ -203,11 +203,9 @@ def _intrusion(s: Situation, a: Awaited, wrong: tuple[int, ...], is_later: bool)
         "intruder",
         ("same calls",),
         tuple(sorted(set(a.victims) - set(wrong))),
-        w.location_of(path[-1] if path else None),
-        w.group_of(call.group),
-        w.collective_of(call, call.seq),
-        "code-divergence",
+        cause="code-divergence",
         is_root=is_later,
+        **w.at_call(call, path[-1] if path else None),
     )
 
 
@@ -267,9 +265,7 @@ def _stands(s: Situation, f: InFlight) -> Found:
         "own" if f.how == STALLED else "behind" if f.behind else "none",
         None,
         tuple(r for r in s.case.world if r not in f.behind),
-        w.location_of(path[-1] if path else None),
-        w.group_of(f.call.group),
-        w.collective_of(f.call, f.call.seq),
+        **w.at_call(f.call, path[-1] if path else None),
     )
 
 

@@ -117,9 +117,7 @@ def _race(s: Situation, d: Divergence) -> Found:
         "threads" if by_thread else "queue",
         ("threads" if by_thread else "queue", "no barrier"),
         s.others(d.odd),
-        w.location_of(frame),
-        w.group_of(d.group),
-        w.collective_of(d.reference_call, d.seq),
+        **w.at_fork(d, frame),
     )
 
 
@@ -303,8 +301,8 @@ def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: MadeAlone) ->
     fixes: Sequence[str | Fix] = fixes_of(alone.line, alone.condition, w.name_ranks(culprits))
     return Found(
         0.9, culprits, (*_cycle_lines(s, culprits), *source), words, f"{say}/{say}",
-        ("out of the hook",) if is_in_library else fixes, s.others(culprits), w.location_of(alone.line), w.group_of(call.group),
-        w.collective_of(call, call.seq), "code-divergence", condition=gate_of(alone.condition),
+        ("out of the hook",) if is_in_library else fixes, s.others(culprits), cause="code-divergence",
+        condition=gate_of(alone.condition), **w.at_call(call, alone.line),
     )  # fmt: skip
 
 

@@ -1,75 +1,90 @@
-"""Rules on what the ranks say in their own lines: one skips or leaves, some take another branch, or they count differently."""
+"""Rules on how far each rank came, as the ranks' own lines or NCCL's RAS client tell it: one skips or leaves, some count differently, or launched less than their peers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any, Protocol, TypeVar
 
 from unhang.analyze.first_errors import first_error
 from unhang.analyze.log_progress import work_before_the_wait
 from unhang.analyze.logged_calls import lines_of
-from unhang.analyze.odd_ones import counted_past, late_in_common_work, told_its_end
+from unhang.analyze.odd_ones import Told, counted_past, late_in_common_work, told_its_end
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import another_branch, few_in_a_call, skipped_or_left, took_longer, unlike_numbers
+from unhang.analyze.told_apart import (
+    Apart,
+    FewInACall,
+    TookLonger,
+    Unlike,
+    another_branch,
+    few_in_a_call,
+    skipped_or_left,
+    took_longer,
+    unlike_numbers,
+)
+from unhang.model import grouped, user_frames
+from unhang.read.ras import Counts, Member, Report, reports_in
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
-from unhang.rules.base import OTHERWISE, Found, rule
+from unhang.rules.base import OTHERWISE, Find, Found, Names, rule
 from unhang.rules.log_lines import MOST_WORDS, quote, quote_own
 
 _OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
+_OF_ITS_DATA = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
+T = TypeVar("T")
 
 
-def _failed_before(s: Situation) -> bool:
-    first, waited = first_error(s), s.watchdogs.first
-    return first is not None and (waited is None or first.order < waited.order)
+class _ToldApart(Protocol):
+    @property
+    def ranks(self) -> tuple[int, ...]: ...
+    @property
+    def lines(self) -> Sequence[OwnLine]: ...
 
 
-@rule("skipped-by-some")
-def skipped_by_some(s: Situation) -> Found | None:
+def _told_by(name: str, look: Callable[[Situation], T | None]) -> Callable[[Callable[[Situation, T], Found]], Find]:
+    """Makes a function the rule on what `look` finds in the ranks' lines; it is not asked where something failed before they waited."""
+
+    def register(say: Callable[[Situation, T], Found]) -> Find:
+        def find(s: Situation) -> Found | None:
+            first, waited = first_error(s), s.watchdogs.first
+            has_failed = first is not None and (waited is None or first.order < waited.order)
+            seen = None if has_failed else look(s)
+            return None if seen is None else say(s, seen)
+
+        return rule(name)(update_wrapper(find, say))
+
+    return register
+
+
+def _of(s: Situation, seen: _ToldApart, confidence: float, most: int = 2, **more: Any) -> Found:
+    """What is found of ranks told apart, with the words {who}, {said}, {others} and {call}: who waited, and in what. `more`: words, and fields of `Found`."""
+    waits, waited = s.watchdogs.timed_out, s.watchdogs.ranks
+    words = {"who": w.name_ranks(seen.ranks), "said": seen.lines[0].said[:MOST_WORDS], "others": w.name_ranks(waited)}
+    words |= {"call": str(waits[0]) if waits else "a call", **more.pop("words", {})}
+    evidence = (*quote_own(seen.lines), *quote(lines_of(waits), most))
+    return Found(confidence, seen.ranks, evidence, words, **{"victims": waited, **more})
+
+
+@_told_by("skipped-by-some", skipped_or_left)
+def skipped_by_some(s: Situation, apart: Apart) -> Found:
     """Surer where a wait ran out behind it than where somebody ended the job."""
-    apart = None if _failed_before(s) else skipped_or_left(s)
-    if apart is None:
-        return None
-    others = s.others(apart.ranks)
-    words = {
-        "who": w.name_ranks(apart.ranks),
-        "said": apart.lines[0].said[:MOST_WORDS],
-        "others": w.name_ranks(others) if others else "the others",
-    }
-    return Found(
-        0.75 if s.watchdogs.first is not None else 0.62,
-        apart.ranks,
-        (*quote_own(apart.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
-        words,
-        fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if apart.is_data else _OF_THE_PROGRAM,
-        victims=others,
-        cause="uneven-inputs" if apart.is_data else "",
-    )
+    sure, others = 0.75 if s.watchdogs.first is not None else 0.62, s.others(apart.ranks)
+    words = {"others": w.name_ranks(others) if others else "the others"}
+    fixes, cause = (_OF_ITS_DATA, "uneven-inputs") if apart.is_data else (_OF_THE_PROGRAM, "")
+    return _of(s, apart, sure, words=words, fixes=fixes, victims=others, cause=cause)
 
 
-@rule("another-branch")
-def in_another_branch(s: Situation) -> Found | None:
+@_told_by("another-branch", another_branch)
+def in_another_branch(s: Situation, apart: Apart) -> Found:
     """Several ranks that never came to the call in which the others waited, where both sides tell what they did instead."""
-    apart = None if _failed_before(s) else another_branch(s)
-    if apart is None:
-        return None
-    waits = s.watchdogs.timed_out
-    words = {"who": w.name_ranks(apart.ranks), "others": w.name_ranks(s.watchdogs.ranks), "call": waits[0]}
-    return Found(
-        0.75,
-        apart.ranks,
-        (*quote_own(apart.lines), *quote(lines_of(waits), 2)),
-        words,
-        fixes=_OF_THE_PROGRAM,
-        victims=s.watchdogs.ranks,
-        collective={"op": waits[0].op, "seq": waits[0].seq},
-    )
+    wait = s.watchdogs.timed_out[0]
+    return _of(s, apart, 0.75, fixes=_OF_THE_PROGRAM, collective={"op": wait.op, "seq": wait.seq})
 
 
-@rule("call-of-a-few")
-def call_of_a_few(s: Situation) -> Found | None:
+@_told_by("call-of-a-few", lambda s: None if work_before_the_wait(s.events) is not None else few_in_a_call(s))
+def call_of_a_few(s: Situation, few: FewInACall) -> Found:
     """The ranks that wait, if they are fewer; of two halves neither is accused."""
-    few = None if _failed_before(s) or work_before_the_wait(s.events) is not None else few_in_a_call(s)
-    if few is None:
-        return None
     waits = [x for x in s.watchdogs.timed_out if x.rank in few.waiting]
     counters = [c.event for c in s.watchdogs.counters if c.rank in few.idle]
     words = {
@@ -88,15 +103,10 @@ def call_of_a_few(s: Situation) -> Found | None:
     )
 
 
-@rule("unlike-numbers")
-def unlike_in_the_last_round(s: Situation) -> Found | None:
+@_told_by("unlike-numbers", unlike_numbers)
+def unlike_in_the_last_round(s: Situation, unlike: Unlike) -> Found:
     """A shape is of a tensor that they exchange; batches are what a loop goes by, and explain that the calls differ; other numbers may decide a branch."""
-    unlike = None if _failed_before(s) else unlike_numbers(s)
-    if unlike is None:
-        return None
-    sides: dict[tuple[str, ...], list[OwnLine]] = {}
-    for line in unlike.lines:
-        sides.setdefault(line.values, []).append(line)
+    sides = grouped((line.values, line) for line in unlike.lines)
     fewest = min(map(len, sides.values()))
     few = [side for side in sides.values() if len(side) == fewest]
     culprits = unlike.odd or (tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ())
@@ -108,59 +118,171 @@ def unlike_in_the_last_round(s: Situation) -> Found | None:
         (*quote_own(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
         {"first": first, "other": other},
         f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
-        fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if is_rounds else _OF_THE_PROGRAM,
+        fixes=_OF_ITS_DATA if is_rounds else _OF_THE_PROGRAM,
         victims=s.others(culprits) if culprits else (),
         cause="size-mismatch" if unlike.is_shape else "uneven-inputs" if is_rounds else "",
     )
 
 
-@rule("took-longer")
-def took_longer_than_others(s: Situation) -> Found | None:
+@_told_by("took-longer", took_longer)
+def took_longer_than_others(s: Situation, late: TookLonger) -> Found:
     """Ranks at work for longer than the others waited: late, not missing."""
-    late = None if _failed_before(s) else took_longer(s)
-    if late is None:
-        return None
-    words = {"who": w.name_ranks(late.ranks), "seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"}
-    words["said"] = late.lines[0].said[:MOST_WORDS]
-    evidence = (*quote_own(late.lines), *quote(lines_of(s.watchdogs.timed_out), 2))
-    return Found(0.78, late.ranks, evidence, words, victims=s.watchdogs.ranks)
+    return _of(s, late, 0.78, words={"seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"})
 
 
-@rule("counted-past")
-def counted_past_the_waiting(s: Situation) -> Found | None:
+@_told_by("counted-past", counted_past)
+def counted_past_the_waiting(s: Situation, past: Told) -> Found:
     """Ranks that are done with a loop in which others wait: they had fewer rounds, or left early."""
-    past = None if _failed_before(s) else counted_past(s)
-    if past is None:
-        return None
-    waits = s.watchdogs.timed_out
-    words = {"who": w.name_ranks(past.ranks), "said": past.lines[0].said[:MOST_WORDS], "call": waits[0]}
-    words |= {"others": w.name_ranks(s.watchdogs.ranks), "theirs": past.lines[-1].said[:MOST_WORDS]}
-    evidence = (*quote_own(past.lines), *quote(lines_of(waits), 2))
-    fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
-    return Found(0.78, past.ranks, evidence, words, fixes=fixes, victims=s.others(past.ranks))
+    words = {"theirs": past.lines[-1].said[:MOST_WORDS]}
+    return _of(s, past, 0.78, words=words, fixes=_OF_ITS_DATA, victims=s.others(past.ranks))
 
 
-@rule("told-its-end")
-def ended_by_its_own_word(s: Situation) -> Found | None:
+@_told_by("told-its-end", told_its_end)
+def ended_by_its_own_word(s: Situation, told: Told) -> Found:
     """The rank that said that it ends."""
-    told = None if _failed_before(s) else told_its_end(s)
-    if told is None:
-        return None
-    waits = s.watchdogs.timed_out
-    words = {"who": w.name_ranks(told.ranks), "said": told.lines[0].said[:MOST_WORDS]}
-    words |= {"others": w.name_ranks(s.watchdogs.ranks), "call": str(waits[0]) if waits else "a call"}
-    evidence = (*quote_own(told.lines), *quote(lines_of(waits), 3))
-    return Found(0.79, told.ranks, evidence, words, fixes=("together", SEE_IT), victims=s.watchdogs.ranks)
+    return _of(s, told, 0.79, most=3, fixes=("together", SEE_IT))
 
 
-@rule("late-in-common-work")
-def late_with_common_work(s: Situation) -> Found | None:
+@_told_by("late-in-common-work", late_in_common_work)
+def late_with_common_work(s: Situation, late: Told) -> Found:
     """Ranks still at work that the others are done with."""
-    late = None if _failed_before(s) else late_in_common_work(s)
-    if late is None:
+    return _of(s, late, 0.62, most=3, words={"are": w.verb(late.ranks, "was", "were")})
+
+
+_NOT_OF_A_MOMENT = 2
+_MOST_NAMED = 4
+_Who = tuple[str, int, int | None]
+
+
+def _ranks(s: Situation, members: Sequence[Member]) -> tuple[int, ...]:
+    """The ranks of the job, where all of them are known; by their processes where these are the recorder's."""
+    pids = [e.identity.pid for e in s.case.ranks.values()]
+    known = {
+        e.identity.pid: rank for rank, e in s.case.ranks.items() if e.identity.pid and pids.count(e.identity.pid) == 1
+    }
+    ranks = [m.rank if m.rank is not None else known.get(m.pid or 0) for m in members]
+    found = {rank for rank in ranks if rank is not None}
+    return tuple(sorted(found)) if None not in ranks else ()
+
+
+def _who(m: Member) -> _Who:
+    """A process with its GPU: a communicator numbers its ranks in its own way."""
+    return m.node, m.pid or 0, m.rank if m.rank is not None else m.member if m.pid is None else None
+
+
+def _named(ranks: Sequence[int], members: Sequence[Member]) -> str:
+    if ranks:
+        return w.name_ranks(ranks)
+    found = list(dict.fromkeys(f"process {m.pid} on {m.node}" if m.pid else f"member {m.member}" for m in members))
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
+
+
+@rule("ras-lags", names=Names.FAILURE)
+def ras_lags(s: Situation) -> Found | None:
+    """Whoever is behind in every communicator that differs: a victim waits in one of them, and is not behind there."""
+    reports = reports_in(s.events, s.case.log)
+    if not reports or reports[-1].missing_events or reports[-1].is_cut or not reports[-1].counts:
         return None
-    waits = s.watchdogs.timed_out
-    words = {"who": w.name_ranks(late.ranks), "said": late.lines[0].said[:MOST_WORDS], "call": waits[0]}
-    words["are"] = w.verb(late.ranks, "was", "were")
-    evidence = (*quote_own(late.lines), *quote(lines_of(waits), 3))
-    return Found(0.62, late.ranks, evidence, words, victims=s.watchdogs.ranks)
+    last, before = reports[-1], reports[-2] if len(reports) > 1 else None
+    if not all(c.is_whole and c.behind for c in last.counts) or not any(_is_minority(c) for c in last.counts):
+        return None
+    sets = [{_who(m) for m in c.behind} for c in last.counts]
+    alike = set.intersection(*sets)
+    members = [m for c in last.counts for m in c.behind if _who(m) in alike]
+    if not members or any(_moved(c, before) for c in last.counts):
+        return None
+    first = next(c for c in last.counts if _is_minority(c))
+    behind = first.most - max(m.launched or 0 for m in first.behind)
+    is_still = before is not None and all(_stayed(c, before) for c in last.counts)
+    if not (is_still or s.is_hang or behind >= _NOT_OF_A_MOMENT):
+        return None
+    ranks = _ranks(s, members)
+    words = {
+        "who": _named(ranks, members),
+        "behind": f"{behind} {first.operation} operation{'s' if behind > 1 else ''}",
+    }
+    words["are"] = "is" if len({_who(m) for m in members}) == 1 else "are"
+    words["communicator"] = first.communicator
+    return Found(
+        0.65 if is_still or s.is_hang else 0.5,
+        ranks,
+        quote(e for c in last.counts for e in c.events),
+        words,
+        say="still" if is_still else "hang" if s.is_hang else "",
+        victims=s.others(ranks) if ranks else (),
+    )
+
+
+def _is_minority(counts: Counts) -> bool:
+    """Else it may be the others that made a call too many."""
+    return 0 < 2 * len(counts.behind) < sum(counts.shares.values())
+
+
+def _earlier(counts: Counts, before: Report | None) -> dict[_Who, int | None]:
+    found = before.counts if before is not None else []
+    return {
+        _who(m): m.launched
+        for c in found
+        if (c.communicator, c.operation) == (counts.communicator, counts.operation)
+        for m in c.members
+    }
+
+
+def _moved(counts: Counts, before: Report | None) -> bool:
+    """Whether one that is behind had another count in the report before."""
+    earlier = _earlier(counts, before)
+    return any(earlier.get(_who(m), m.launched) != m.launched for m in counts.behind)
+
+
+def _stayed(counts: Counts, before: Report) -> bool:
+    earlier = _earlier(counts, before)
+    return all(earlier.get(_who(m)) == m.launched for m in counts.behind)
+
+
+@rule("ras-crossed")
+def ras_crossed(s: Situation) -> Found | None:
+    """The first crossing of the last report."""
+    found = s.crossing
+    if found is None:
+        return None
+    ranks = _ranks(s, found.odd)
+    words = {
+        "who": _named(ranks, found.odd),
+        "have": "has" if len({_who(m) for m in found.odd}) == 1 else "have",
+        "more": found.more.operation,
+        "less": found.less.operation,
+        "communicator": found.more.communicator,
+    }
+    evidence = s.case.ranks.get(ranks[0]) if ranks else None
+    stack = evidence.main_stack if evidence is not None else None
+    frame = next(iter(user_frames(stack.frames)), None) if stack is not None else None
+    events = (*found.more.events, *found.less.events)
+    victims = s.others(ranks) if ranks else ()
+    return Found(0.85, ranks, quote(events), words, victims=victims, location=w.location_of(frame))
+
+
+@rule("ras-missing", names=Names.FAILURE)
+def ras_missing(s: Situation) -> Found | None:
+    """Processes that do not answer RAS, by the last report; nobody is named where half of a communicator does not answer."""
+    reports = reports_in(s.events, s.case.log)
+    if not reports or not reports[-1].missing_events:
+        return None
+    last = reports[-1]
+    ranks = _ranks(s, last.missing)
+    if 2 * len(ranks) >= max(last.world, last.largest):
+        ranks = ()
+    who = _named(ranks, last.missing)
+    if not who and last.processes:
+        node, pid = min(last.processes)
+        who = f"process {pid} on {node}" + (f" and {len(last.processes) - 1} more" if len(last.processes) > 1 else "")
+    words = {"who": who or "some processes", "are": "is" if max(len(ranks), len(last.processes)) == 1 else "are"}
+    words["do"] = "does" if words["are"] == "is" else "do"
+    return Found(
+        0.6 if last.dead else 0.45,
+        ranks,
+        quote(last.missing_events),
+        words,
+        say="dead" if last.dead else "",
+        victims=s.others(ranks) if ranks else (),
+    )

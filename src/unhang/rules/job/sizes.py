@@ -1,4 +1,4 @@
-"""Rules on collectives whose tensors or roots do not fit each other."""
+"""Rules on collectives whose tensors or roots do not fit each other: they hang, fail, or complete and mean different things on the ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from unhang.analyze.align import StuckCollective, calls_at, majority, members_of
+from unhang.analyze.align import StuckCollective, Unlike, calls_at, majority, members_of
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.loop_heads import loop_over_set
@@ -14,10 +14,10 @@ from unhang.analyze.order import is_of_size_alone, is_thread_race
 from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, Location, user_frames
+from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, Location, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
-from unhang.rules.base import Found, rule
+from unhang.rules.base import Found, Names, rule
 from unhang.rules.log_lines import found_in, quote
 from unhang.rules.remedies import of_any_sender, one_width
 
@@ -66,9 +66,7 @@ def size_mismatch(s: Situation) -> Found | None:
         "content/content" if by_content else "",
         fixes_of(d, by_content, dim),
         s.others(culprits) if culprits else (),
-        w.location_of(frame),
-        w.group_of(d.group),
-        w.collective_of(d.reference_call, d.seq),
+        **w.at_fork(d, frame),
     )
 
 
@@ -95,9 +93,7 @@ def _in_order_of_set(s: Situation, d: Divergence, head: Frame, over: str, words:
         {**words, "loop": w.place(head), "over": over},
         "set/set",
         ("sorted",),
-        location=w.location_of(head),
-        group=w.group_of(d.group),
-        collective=w.collective_of(d.reference_call, d.seq),
+        **w.at_fork(d, head),
         cause="code-divergence",
     )
 
@@ -153,9 +149,7 @@ def _does_not_fit(s: Situation, stuck: StuckCollective, wrong: tuple[int, ...]) 
         (w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", path), EvidenceLine("sizes", sizes)),
         words,
         victims=s.others(wrong),
-        location=w.location_of(path[-1] if path else None),
-        group=w.group_of(call.group),
-        collective=w.collective_of(call, call.seq),
+        **w.at_call(call, path[-1] if path else None),
     )
 
 
@@ -173,12 +167,9 @@ def gloo_sizes(s: Situation) -> Found | None:
     path = user_path(call.frames)
     words = {"call": f"{w.name_call(call)} #{call.seq}", "at": w.at(path[-1] if path else None)}
     lines = (*quote(events, 2), w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", path))
-    where, group = w.location_of(path[-1] if path else None), w.group_of(call.group)
     words["line"] = w.place(path[-1] if path else None)
     fixes = ("counts",) if bare_op(call.op).startswith("all_to_all") else ("pad",)
-    return Found(
-        0.85, (), lines, words, "call", fixes, location=where, group=group, collective=w.collective_of(call, call.seq)
-    )
+    return Found(0.85, (), lines, words, "call", fixes, **w.at_call(call, path[-1] if path else None))
 
 
 def _aborted_at(s: Situation) -> Location | None:
@@ -234,9 +225,7 @@ def roots_disagree(s: Situation) -> Iterator[Found]:
         words,
         "known" if differ else "inferred",
         victims=s.others(culprits) if culprits else (),
-        location=w.location_of(frame),
-        group=w.group_of(first.group),
-        collective=w.collective_of(first, first.seq),
+        **w.at_call(first, frame),
     )
 
 
@@ -281,3 +270,83 @@ def _other_dimension(one: CollectiveCall, other: CollectiveCall) -> int | None:
         return None
     found = [i for i, (a, b) in enumerate(zip(one.in_sizes[0], other.in_sizes[0], strict=True)) if a != b]
     return found[0] if len(found) == 1 else None
+
+
+_MOST_QUOTED = 6
+# How each kind is said of a rank.
+_DID = {"reduce_op": "reduced by {}", "root": "named {} as the root", "dtype": "gave elements of type {}"}
+_LEAST_NAMED = 4
+
+
+@rule("unlike-values", needs=("calls",))
+def unlike_values_met(s: Situation) -> Iterator[Found]:
+    """The first of each kind. In a job that hangs or failed only where the paths part there, too, and the same ranks are where it stopped."""
+    for found in s.unlike:
+        if not _is_in_trouble(s):
+            yield _told(s, found, 0.95, found.odd if found.is_decided else (), found.kind)
+        elif _led_to(s, found):
+            yield _told(s, found, 0.75, found.odd, f"{found.kind}/parted", "code-divergence")
+
+
+@rule("unlike-values-before", needs=("calls",), names=Names.REMARK)
+def unlike_values_before(s: Situation) -> Iterator[Found]:
+    """The same beside a hang or a failure to which it need not have led."""
+    for found in s.unlike if _is_in_trouble(s) else ():
+        if not _led_to(s, found):
+            yield _told(s, found, 0.7, (), found.kind)
+
+
+def _is_in_trouble(s: Situation) -> bool:
+    return s.is_hang or s.is_crash or s.primary_failure is not None
+
+
+def _led_to(s: Situation, found: Unlike) -> bool:
+    """Whether those who differ came to the call on another way, and are those whose program has parted where the job hangs."""
+    d = s.divergence
+    return (
+        d is not None and d.is_decided and found.is_decided and found.fork is not None and set(d.odd) == set(found.odd)
+    )
+
+
+def _told(
+    s: Situation, found: Unlike, confidence: float, culprits: tuple[int, ...], say: str, cause: str = ""
+) -> Found:
+    call, path = found.call, user_path(found.call.frames)
+    did = _DID[found.kind]
+    by_value = grouped((value, rank) for rank, value in found.values.items())
+    theirs = found.values[found.reference[0]]
+    mine = {value: ranks for value, ranks in by_value.items() if value != theirs}
+    words = {
+        "odd": w.listed(
+            [f"{w.name_ranks(ranks)} {did.format(value)}" for value, ranks in list(mine.items())[:_LEAST_NAMED]]
+        ),
+        "others": f"{w.name_ranks(found.reference)} {did.format(theirs)}",
+        "call": f"{w.name_call(call)} #{call.seq} of {call.group}",
+        "line": w.place(path[-1] if path else None),
+        "lead": w.lead(path[-1] if path else None),
+    }
+    evidence = [
+        w.path_line(
+            r,
+            f"#{call.seq} {w.name_call(found.calls[r])} (completed), {found.values[r]}",
+            user_path(found.calls[r].frames),
+        )
+        for r in (*found.odd[:_MOST_QUOTED], found.reference[0])
+    ]
+    return Found(
+        confidence,
+        culprits,
+        (*evidence, *_unknown(found)),
+        words,
+        say,
+        None,
+        s.others(culprits) if culprits else (),
+        cause=cause,
+        is_root=not _is_in_trouble(s),
+        **w.at_call(call, path[-1] if path else None),
+    )
+
+
+def _unknown(found: Unlike) -> Iterator[EvidenceLine]:
+    if unknown := sorted(set(found.calls) - set(found.values)):
+        yield EvidenceLine("unknown", f"what {w.name_ranks(unknown)} meant was not recorded")

@@ -13,7 +13,7 @@ from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import lines_that_call_the_same, surroundings
 from unhang.analyze.standing import Stand, has_all_calls, sides, stands
-from unhang.model import EvidenceLine, Frame, WaitEdge, user_frames
+from unhang.model import EvidenceLine, Frame, WaitEdge, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition
 from unhang.rules.base import Found, Names, rule
@@ -321,9 +321,7 @@ def _waiting(s: Situation) -> Iterator[str]:
     oldest: dict[int, WaitEdge] = {}
     for edge in sorted(s.waits.edges, key=lambda e: e.since_ns or 0):
         oldest.setdefault(edge.waiter, edge)
-    calls: dict[str, list[int]] = {}
-    for rank, edge in sorted(oldest.items()):
-        calls.setdefault(edge.what.removesuffix(" of default_pg"), []).append(rank)
+    calls = grouped((edge.what.removesuffix(" of default_pg"), rank) for rank, edge in sorted(oldest.items()))
     yield from (f"{w.name_ranks(ranks)} waited in {call}" for call, ranks in calls.items())
 
 

@@ -202,9 +202,7 @@ def _of_few(
         say,
         ("one protocol",),
         victims=s.others(few),
-        location=w.location_of(path[-1] if path else None),
-        group=w.group_of(call.group),
-        collective=w.collective_of(call, call.seq),
+        **w.at_call(call, path[-1] if path else None),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
 from unhang.rules.job.device import XIDS
@@ -17,11 +17,12 @@ from unhang.rules.readings import (
     ago,
     cite,
     devices_of,
+    found_by,
     found_on,
-    hosts_of,
     less_than_peers,
     majority,
     needs_of,
+    of_each_rank,
     ranks_of,
     size,
     users_of,
@@ -120,10 +121,9 @@ def _is_hot(device: Reading) -> bool:
 @rule("device-unhealthy", reads=("devices.device",))
 def device_unhealthy(s: Situation) -> Iterator[Found]:
     """Each sort of fault; a device is named with its worst only."""
-    faulty: dict[str, list[Reading]] = {}
-    for device in devices_of(s):
-        if fault := next((f for f in _FAULTS if device[f]), None):
-            faulty.setdefault(fault, []).append(device)
+    faulty = grouped(
+        (fault, device) for device in devices_of(s) if (fault := next((f for f in _FAULTS if device[f]), None))
+    )
     for fault, devices in faulty.items():
         words, victims = {"has": "has" if len(devices) == 1 else "have"}, s.others(users_of(s, devices))
         yield found_on(s, devices, _FAULTS[fault], words, say=fault, victims=victims)
@@ -137,8 +137,8 @@ def devices_unlike(s: Situation) -> Iterator[Found]:
     fewer = [r for r in hosts.values() if usual and (r.number("present") or 0) < int(usual)]
     if fewer:
         least = min(int(r.number("present") or 0) for r in fewer)
-        words = {"hosts": hosts_of(fewer), "least": least, "usual": usual}
-        yield Found(0.8, ranks_of(fewer), cite(fewer), words, say="fewer")
+        words = {"least": least, "usual": usual}
+        yield found_by(fewer, 0.8, words, say="fewer")
     devices = [d for d in devices_of(s) if d["name"]]
     model = majority([d.text("name") for d in devices])
     others = [d for d in devices if model and d.text("name") != model]
@@ -157,10 +157,10 @@ def driver_silent(s: Situation) -> Found | None:
     bad = [r for r in s.readings.of("devices.driver") if r["problem"]]
     if not bad:
         return None
-    ranks, is_mismatch = ranks_of(bad), any(r["is_mismatch"] for r in bad)
+    is_mismatch = any(r["is_mismatch"] for r in bad)
     confidence = 0.96 if is_mismatch or any(r["is_silent"] for r in bad) else 0.92
     say = "mismatch" if is_mismatch else "silent"
-    return Found(confidence, ranks, cite(bad), {"hosts": hosts_of(bad)}, say, victims=s.others(ranks))
+    return found_by(bad, confidence, {}, say, victims=s.others(ranks_of(bad)))
 
 
 @rule("fabric-not-ready", reads=("devices.device",))
@@ -183,7 +183,7 @@ def p2p_redirected(s: Situation) -> Iterator[Found]:
     for say, bad in (("acs", acs), ("iommu", iommu)):
         if bad:
             evidence = cite([*bad, *(direct[r.host] for r in bad)])
-            yield Found(0.75, ranks_of(bad), evidence, {"hosts": hosts_of(bad)}, say)
+            yield found_by(bad, 0.75, {}, say, evidence=evidence)
 
 
 @rule("kernel-device-error", reads=("machine.kernel_log",))
@@ -198,8 +198,8 @@ def kernel_device_error(s: Situation) -> Iterator[Found]:
         weight, what, worst = max(here, key=lambda t: t[0])
         readings = [r for _, _, r in here]
         bus = f" ({worst['bus']})" if worst["bus"] else ""
-        words = {"what": what, "bus": bus, "hosts": hosts_of(readings), "age": ago(worst.number("age_s") or 0)}
-        yield Found(weight, ranks_of(readings), cite(readings), words)
+        words = {"what": what, "bus": bus, "age": ago(worst.number("age_s") or 0)}
+        yield found_by(readings, weight, words)
 
 
 def _accused(reading: Reading) -> tuple[str, float]:
@@ -226,7 +226,7 @@ def shm_forecast(s: Situation) -> Found | None:
     readings = [r for r, *_ in short]
     _, needs, confidence, say, words = max(short, key=lambda x: x[2])
     words = {**words, "place": needs.place("shm_bytes", readings)}
-    return Found(confidence, ranks_of(readings), cite([needs.job, *readings]), words, say)
+    return found_by(readings, confidence, words, say, evidence=cite([needs.job, *readings]))
 
 
 def _lack_of_shm(reading: Reading, needs: Needs) -> tuple[float, str, dict[str, object]] | None:
@@ -271,12 +271,11 @@ def shm_leftovers(s: Situation) -> Found | None:
     words = {
         "files": f"{count} file{'s' * (count > 1)}",
         "taken": size(worst.number("bytes") or 0),
-        "hosts": hosts_of(readings),
         "age": ago(worst.number("newest_age_s") or 0),
         "names": " ".join(f"/dev/shm/{name}" for name in names),
         "others": "   # and the others: ls -la /dev/shm" if count > len(names) else "",
     }
-    return Found(0.8 if share >= _MOST_OF_IT else 0.6, ranks_of(readings), cite(readings), words)
+    return found_by(readings, 0.8 if share >= _MOST_OF_IT else 0.6, words)
 
 
 class _BadVersions(NamedTuple):
@@ -350,20 +349,19 @@ _BAD_VERSIONS = (
 @rule("known-bad-versions", reads=("versions.component",))
 def known_bad_versions(s: Situation) -> Iterator[Found]:
     """Each entry of the list, with the ranks that have these versions."""
-    versions: dict[int | None, dict[str, Reading]] = {}
-    settings: dict[int | None, dict[str, str]] = {}
-    for reading in s.readings.of("versions.component"):
-        versions.setdefault(reading.rank, {})[reading.subject] = reading
-    for reading in s.readings.of("versions.setting"):
-        settings.setdefault(reading.rank, {})[reading.subject] = reading.text("value")
+    settings = of_each_rank(s.readings.of("versions.setting"))
     for known in _BAD_VERSIONS:
         bad = [
             found[name]
-            for rank, found in versions.items()
-            if known.matches({n: r.text("version") for n, r in found.items()} | settings.get(rank, {}))
+            for rank, found in of_each_rank(s.readings.of("versions.component")).items()
+            if known.matches(_texts(found, "version") | _texts(settings.get(rank, {}), "value"))
             for name in known.versions
         ]
         if bad:
             first = dict.fromkeys(f"{r.subject} {r['version']}" for r in bad[: len(known.versions)])
             words = known._asdict() | {"versions": " with ".join(first)}
-            yield Found(known.confidence, ranks_of(bad), cite(bad), words)
+            yield found_by(bad, known.confidence, words)
+
+
+def _texts(found: Mapping[str, Reading], name: str) -> dict[str, str]:
+    return {subject: reading.text(name) for subject, reading in found.items()}

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.analyze.situation import Situation
-from unhang.model import Finding, Reading
+from unhang.model import Finding, Reading, grouped
 from unhang.model.evidence import Value
 from unhang.read.environment import Assignment, Settings, in_scope
 from unhang.rules.base import Found, rule
 from unhang.rules.env import judge_settings
 from unhang.rules.job.environment import MUST_AGREE
-from unhang.rules.readings import cite, compares, hosts_of, ranks_of, size
+from unhang.rules.readings import cite, compares, found_by, hosts_of, ranks_of, size
 from unhang.rules.wording import name_ranks
 
 _MOST_VALUES, _MOST_SHOWN = 3, 60
@@ -83,9 +83,10 @@ def _by(readings: Iterable[Reading], value_of: Callable[[Reading], Value]) -> di
 
 def _together(found: Iterable[Difference], weight: Callable[[Difference], float]) -> Iterator[list[Difference]]:
     """Differences on the same ranks belong together (one image, one node, one mistake), the weightiest first."""
-    groups: dict[tuple[int, ...], list[Difference]] = {}
-    for difference in sorted((d for d in found if len(d.by_value) > 1), key=weight, reverse=True):
-        groups.setdefault(difference.odd, []).append(difference)
+    groups = grouped(
+        (difference.odd, difference)
+        for difference in sorted((d for d in found if len(d.by_value) > 1), key=weight, reverse=True)
+    )
     yield from groups.values()
 
 
@@ -250,8 +251,8 @@ def clock_jump(s: Situation) -> Iterator[Found]:
     jumping = [r for r in s.readings.of("machine.clock") if abs(r.number("jump_s") or 0.0) > 0.5]
     if jumping:
         worst_s = max((r.number("jump_s") or 0.0 for r in jumping), key=abs)
-        words = {"hosts": hosts_of(jumping), "jump": f"{abs(worst_s):.1f}", "way": "forward" if worst_s > 0 else "back"}
-        yield Found(0.75, ranks_of(jumping), cite(jumping), words)
+        words = {"jump": f"{abs(worst_s):.1f}", "way": "forward" if worst_s > 0 else "back"}
+        yield found_by(jumping, 0.75, words)
 
 
 @rule("clock-skew", reads=("machine.clock_offset",))
@@ -300,7 +301,7 @@ def nodes_unlike(s: Situation) -> Iterator[Found]:
         less = [hosts[host] for host, amount in amounts.items() if amount < 0.75 * usual]
         if less and len(amounts) >= _MAJORITY and 2 * len(less) < len(amounts):
             least = min(amounts[r.host] for r in less)
-            words = {"hosts": hosts_of(less), "what": what}
+            words = {"what": what}
             for word, amount in (("least", least), ("usual", usual)):
                 words[word] = size(amount) if what == "memory" else f"{amount:g}"
-            yield Found(0.72, ranks_of(less), cite(less), words)
+            yield found_by(less, 0.72, words)

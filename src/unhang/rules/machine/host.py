@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
-from unhang.rules.readings import SHARE, Needs, ago, cite, hosts_of, needs_of, ranks_of, size
+from unhang.rules.readings import SHARE, Needs, ago, cite, found_by, needs_of, ranks_of, size
 
 _BUSY, _CROWDED = 2, 4  # busy threads for each core: loader workers and main threads wait part of their time
 _LEAST_CORES = 4
@@ -25,6 +25,8 @@ _HOUR_S = 3600.0
 _A_TRAINING = re.compile(r"python|torch|^pt_|^ray|train|slurm", re.IGNORECASE)
 _KERNEL_TROUBLE = ("kernel.server_lost", "kernel.disk_error", "kernel.hung_task", "kernel.lockup")
 _WITH_CAPABILITY_ONLY = 2
+_FLAPS = 3
+_ENOUGH_LOCKED = 64 << 30
 
 
 def _age_s(reading: Reading) -> float:
@@ -32,56 +34,53 @@ def _age_s(reading: Reading) -> float:
 
 
 def _by_folder(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
-    found: dict[str, list[Reading]] = {}
-    for reading in readings:
-        found.setdefault(reading.subject, []).append(reading)
-    return found
+    return grouped((reading.subject, reading) for reading in readings)
 
 
 @rule("descriptor-limit", reads=("machine.limit", "setup.job"))
 def descriptor_limit(s: Situation) -> Found | None:
     """All ranks whose limit is too low, with the numbers of the worst."""
-    short = []
-    for reading in s.readings.of("machine.limit", subject="nofile"):
-        needs = needs_of(s, reading)
-        limit = needs.planned("nofile") or reading.number("soft")
-        if limit is not None and needs.files > SHARE * limit:
-            short.append((needs.files / limit, reading, needs, limit))
-    if not short:
-        return None
-    ratio, _, needs, limit = max(short, key=lambda x: x[0])
-    readings = [reading for _, reading, _, _ in short]
-    words = {
-        "limit": f"{limit:g}",
-        "place": needs.place("nofile", readings),
-        "files": needs.files,
-        "world": needs.world,
-        "workers": needs.workers or 0,
-    }
-    return Found(0.92 if ratio > 1 else 0.75, ranks_of(readings), cite([needs.job, *readings]), words)
+
+    def words(needs: Needs, limit: float) -> dict[str, object]:
+        return {"limit": f"{limit:g}", "files": needs.files, "world": needs.world, "workers": needs.workers or 0}
+
+    limits = s.readings.of("machine.limit", subject="nofile")
+    return _too_little(s, limits, "nofile", "soft", lambda needs: needs.files, words)
 
 
 @rule("little-memory", reads=("machine.memory", "setup.job"))
 def little_memory(s: Situation) -> Found | None:
     """All hosts that have too little, with the numbers of the worst."""
+
+    def words(needs: Needs, have: float) -> dict[str, object]:
+        batches = f", {size(needs.loader_bytes)} of it in batches" if needs.loader_bytes else ""
+        return {"who": needs.who, "needed": size(needs.memory_bytes), "left": size(have), "batches": batches}
+
+    memory = s.readings.of("machine.memory")
+    return _too_little(s, memory, "memory_bytes", "left_bytes", lambda needs: needs.memory_bytes, words)
+
+
+def _too_little(
+    s: Situation,
+    readings: Iterable[Reading],
+    planned: str,
+    read: str,
+    needed: Callable[[Needs], int],
+    words: Callable[[Needs, float], Mapping[str, object]],
+) -> Found | None:
+    """The readings of less than is needed, by the plan's value or the one that was read; `words`: of the worst."""
     short = []
-    for reading in s.readings.of("machine.memory"):
+    for reading in readings:
         needs = needs_of(s, reading)
-        have = needs.planned("memory_bytes") or reading.number("left_bytes")
-        if have is not None and needs.memory_bytes > SHARE * have:
-            short.append((needs.memory_bytes / max(have, 1), reading, needs, have))
+        have = needs.planned(planned) or reading.number(read)
+        if have is not None and needed(needs) > SHARE * have:
+            short.append((needed(needs) / max(have, 1), reading, needs, have))
     if not short:
         return None
     ratio, _, needs, have = max(short, key=lambda x: x[0])
-    readings = [reading for _, reading, _, _ in short]
-    words = {
-        "who": needs.who,
-        "needed": size(needs.memory_bytes),
-        "left": size(have),
-        "place": needs.place("memory_bytes", readings),
-        "batches": f", {size(needs.loader_bytes)} of it in batches" if needs.loader_bytes else "",
-    }
-    return Found(0.92 if ratio > 1 else 0.75, ranks_of(readings), cite([needs.job, *readings]), words)
+    found = [reading for _, reading, _, _ in short]
+    said = {"place": needs.place(planned, found), **words(needs, have)}
+    return found_by(found, 0.92 if ratio > 1 else 0.75, said, evidence=cite([needs.job, *found]))
 
 
 @rule("process-limit", reads=("machine.processes", "setup.job"))
@@ -100,11 +99,10 @@ def process_limit(s: Situation) -> Found | None:
     words = {
         "limit": name,
         "left": f"{max(0, left):g}",
-        "hosts": hosts_of(readings),
         "processes": needs.processes,
         "who": needs.who,
     }
-    return Found(0.9 if ratio > 1 else 0.75, ranks_of(readings), cite(readings), words)
+    return found_by(readings, 0.9 if ratio > 1 else 0.75, words)
 
 
 def _processes_left(reading: Reading) -> Iterator[tuple[str, float]]:
@@ -133,7 +131,7 @@ def few_cores(s: Situation) -> Found | None:
     single = [r for r in cores if _is_single(r, needs_of(s, r))]
     if not single:
         return None
-    return Found(0.72, ranks_of(single), cite(single), {"hosts": hosts_of(single)}, say="single", fixes=("cores",))
+    return found_by(single, 0.72, {}, "single", fixes=("cores",))
 
 
 def _crowded(
@@ -151,7 +149,7 @@ def _crowded(
         else "",
     }
     fixes = ("threads",) if is_unset else ("workers", "cores") if needs.workers else ("cores",)
-    return Found(0.8 if ratio > _CROWDED else 0.72, ranks_of(readings), cite(readings), words, "crowded", fixes)
+    return found_by(readings, 0.8 if ratio > _CROWDED else 0.72, words, "crowded", fixes=fixes)
 
 
 def _cores(readings: Sequence[Reading], needs: Needs) -> float:
@@ -192,9 +190,8 @@ def _is_single(reading: Reading, needs: Needs) -> bool:
 def folder_hangs(s: Situation) -> Iterator[Found]:
     """One finding a folder."""
     for folder, readings in _by_folder(r for r in s.readings.of("machine.folder") if r["hangs"]).items():
-        words = {"folder": folder, "hosts": hosts_of(readings)}
-        confidence = 0.95 if any(r["role"] == "named" for r in readings) else 0.9
-        yield Found(confidence, ranks_of(readings), cite(readings), words)
+        is_named = any(r["role"] == "named" for r in readings)
+        yield found_by(readings, 0.95 if is_named else 0.9, {"folder": folder})
 
 
 @rule("folder-not-shared", reads=("machine.folder_shared",))
@@ -205,11 +202,10 @@ def folder_not_shared(s: Situation) -> Iterator[Found]:
         ranks = ranks_of(readings)
         words = {
             "who": f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}{' ...' * (len(ranks) > 8)}",
-            "hosts": hosts_of(readings),
             "writer": readings[0]["writer_rank"],
             "folder": folder,
         }
-        yield Found(0.85, ranks, cite(readings), words)
+        yield found_by(readings, 0.85, words)
 
 
 @rule("folder-slow", reads=("machine.folder",))
@@ -219,8 +215,8 @@ def folder_slow(s: Situation) -> Iterator[Found]:
     for folder, readings in _by_folder(slow).items():
         speed = min(r.number("write_mb_per_s") or 0.0 for r in readings)
         minutes = _CHECKPOINT_BYTES / 1e6 / max(speed, 0.01) / 60
-        words = {"folder": folder, "speed": f"{speed:.3g}", "hosts": hosts_of(readings), "minutes": f"{minutes:.0f}"}
-        yield Found(0.7, ranks_of(readings), cite(readings), words)
+        words = {"folder": folder, "speed": f"{speed:.3g}", "minutes": f"{minutes:.0f}"}
+        yield found_by(readings, 0.7, words)
 
 
 @rule("folder-unusable", reads=("machine.folder",))
@@ -232,8 +228,7 @@ def folder_unusable(s: Situation) -> Iterator[Found]:
         if problem:
             found.setdefault((reading.subject, problem), (confidence, []))[1].append(reading)
     for (folder, problem), (confidence, readings) in found.items():
-        words = {"folder": folder, "problem": problem, "hosts": hosts_of(readings)}
-        yield Found(confidence, ranks_of(readings), cite(readings), words)
+        yield found_by(readings, confidence, {"folder": folder, "problem": problem})
 
 
 def _problem(reading: Reading) -> tuple[str, float]:
@@ -271,8 +266,7 @@ def kernel_oom_kill(s: Situation) -> Found | None:
     if not killed:
         return None
     last = min(killed, key=_age_s)
-    words = {"name": last["name"], "hosts": hosts_of(killed), "ago": ago(_age_s(last))}
-    return Found(0.6, (), cite(killed), words)
+    return found_by(killed, 0.6, {"name": last["name"], "ago": ago(_age_s(last))}, culprits=())
 
 
 @rule("kernel-stuck", reads=("machine.kernel_log",))
@@ -284,9 +278,9 @@ def kernel_stuck(s: Situation) -> Iterator[Found]:
         if seen:
             last = min(seen, key=_age_s)
             name = f" ({last['name']})" if last["name"] else ""
-            words = {"name": name, "hosts": hosts_of(seen), "ago": ago(_age_s(last))}
+            words = {"name": name, "ago": ago(_age_s(last))}
             confidence = 0.85 if kind == "kernel.server_lost" else 0.75
-            yield Found(confidence, ranks_of(seen), cite(seen), words, say=kind.removeprefix("kernel."))
+            yield found_by(seen, confidence, words, say=kind.removeprefix("kernel."))
 
 
 def _still_matters(reading: Reading, back: dict[tuple[str, str], float]) -> bool:
@@ -304,7 +298,7 @@ def no_tracing(s: Situation) -> Found | None:
         for r in s.readings.of("machine.tracing")
         if r.text("problem") or ((r.number("scope") or 0) >= _WITH_CAPABILITY_ONLY and not r["has_capability"])
     ]
-    return Found(0.5, (), cite(blind), {"hosts": hosts_of(blind)}) if blind else None
+    return found_by(blind, 0.5, {}, culprits=()) if blind else None
 
 
 @rule("slow-in-check", reads=("collectives.suite",))
@@ -326,3 +320,31 @@ def slow_in_check(s: Situation) -> Iterator[Found]:
 
 def _ratio(reading: Reading) -> float:
     return reading.number("ratio") or 0.0
+
+
+@rule("kernel-link-flaps", reads=("machine.kernel_log", "setup.job"))
+def kernel_link_flaps(s: Situation) -> Iterator[Found]:
+    """Each link, where the job has more than one node."""
+    if not any((job.number("nodes") or 0) > 1 for job in s.readings.of("setup.job")):
+        return
+    for reading in s.readings.of("machine.kernel", subject="kernel.link_down"):
+        if (reading.number("count") or 0) >= _FLAPS:
+            words = {**reading.fields, "age": ago(_age_s(reading))}
+            yield found_by([reading], 0.75, words)
+
+
+@rule("locked-memory", reads=("machine.limit",))
+def locked_memory(s: Situation) -> Found | None:
+    """All ranks that are limited."""
+    short = [
+        r
+        for r in s.readings.of("machine.limit", subject="memlock")
+        if (r.number("rdma_devices") or 0) > 0
+        and not r["is_exempt"]
+        and (r.number("soft") or _ENOUGH_LOCKED) < _ENOUGH_LOCKED
+    ]
+    if not short:
+        return None
+    has_devices = any((r.number("gpus") or 0) > 0 for r in short)
+    least = size(min(r.number("soft") or 0 for r in short))
+    return found_by(short, 0.9 if has_devices else 0.75, {"size": least})

@@ -1,4 +1,4 @@
-"""Rules on the ways between pairs of hosts: what they have in common, and which of them stand out."""
+"""Rules on the ways between hosts and ranks: pairs that stand out and what they have in common, searched links, collectives that ran over them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
-from unhang.rules.readings import cite
+from unhang.rules.readings import cite, ranks_of
 
 PAIR = "network.pair"
 FAR_MS = 20.0  # a round trip that no network within one site needs
@@ -54,11 +54,9 @@ class Ways:
 
         Taken host by host, one bad host of four does not shift it, although half of the pairs are its own.
         """
-        by_host: dict[str, list[float]] = {}
-        for pair in self.pairs:
-            if (value := pair.number(name)) is not None:
-                for host in _ends(pair):
-                    by_host.setdefault(host, []).append(value)
+        by_host = grouped(
+            (host, value) for pair in self.pairs if (value := pair.number(name)) is not None for host in _ends(pair)
+        )
         if sum(map(len, by_host.values())) < 2 * _FEW_PAIRS:
             return 0.0, 0.0  # too few to call anything usual
         middle = statistics.median(map(middle_of, by_host.values()))
@@ -270,9 +268,7 @@ def _blocked_words(bad: Sequence[Reading]) -> dict[str, Any]:
 
 def _dead_addresses(bad: Sequence[Reading], ways: Ways) -> dict[tuple[str, str], list[Reading]]:
     """Addresses of a host to which no host could connect, though at least two tried, or though it connected itself."""
-    found: dict[tuple[str, str], list[Reading]] = {}
-    for pair in ways.pairs:
-        found.setdefault((pair.text("peer_host"), pair.text("address")), []).append(pair)
+    found = grouped(((pair.text("peer_host"), pair.text("address")), pair) for pair in ways.pairs)
     connects = {p.host for p in ways.pairs if p.number("connected")}
     return {
         key: own
@@ -289,3 +285,71 @@ def _range(bad: Sequence[Reading]) -> str:
         return ""
     between = [port for port in opened if failed[0] < port < failed[-1]]
     return "" if between else f" All that failed lie between {failed[0]} and {failed[-1]}, no open one does."
+
+
+@rule("bad-link", reads=("links.search",))
+def bad_link(s: Situation) -> Iterator[Found]:
+    """Links between two hosts."""
+    for reading in s.readings.of("links.bad_link"):
+        if len(_hosts_between(s, reading)) == 2:
+            yield _bad(s, reading)
+
+
+@rule("bad-rank", reads=("links.search",))
+def bad_rank(s: Situation) -> Iterator[Found]:
+    """Ranks that are bad, those that got stuck, and bad links within a host."""
+    for reading in s.readings.of("links.stuck"):
+        yield _bad(s, reading, "stuck")
+    for reading in s.readings.of("links.bad_rank", "links.bad_link"):
+        if reading.kind == "links.bad_rank" or len(_hosts_between(s, reading)) < 2:
+            yield _bad(s, reading)
+
+
+def _bad(s: Situation, reading: Reading, say: str = "") -> Found:
+    """What the search found, with the groups that failed."""
+    ranks, hosts = _ranks_named(reading), _hosts_between(s, reading)
+    words = {
+        "rank": ranks[0],
+        "other": ranks[-1],
+        "where": f" ({' and '.join(hosts)})" if hosts else "",
+        "tests": reading.text("failed_tests"),
+        "said": f" It was said: {reading.text('reason')}." if reading.text("reason") else "",
+    }
+    return Found(
+        0.95,
+        ranks,
+        cite([reading, *s.readings.of("links.search")]),
+        words,
+        say or ("link" if len(ranks) == 2 else "rank"),
+        victims=s.others(ranks),
+    )
+
+
+def _hosts_between(s: Situation, reading: Reading) -> list[str]:
+    evidence = [s.case.ranks.get(rank) for rank in _ranks_named(reading)]
+    return sorted({e.identity.host for e in evidence if e and e.identity.host})
+
+
+def _ranks_named(reading: Reading) -> tuple[int, ...]:
+    """The ranks that a reading of the search names: `2`, or `1-3`."""
+    return tuple(int(rank) for rank in reading.subject.split("-"))
+
+
+@rule("checked-collective-failed", reads=("collectives.suite",))
+def checked_collective_failed(s: Situation) -> Found | None:
+    """All failures: the first one, and whom they accuse together."""
+    failures = s.readings.of("collectives.failure")
+    if not failures:
+        return None
+    blamed = s.readings.of("collectives.blame")
+    ranks, first = ranks_of(blamed), failures[0]
+    why = [b.text("because") for b in blamed[:1]] or [first.text("because")]
+    words = {
+        "who": f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: " if ranks else "",
+        "which": first.subject,
+        "more": f" (and {len(failures) - 1} more)" if len(failures) > 1 else "",
+        "why": why[0] or "The ranks stand alike",
+        "unsure": "" if ranks else "The evidence does not tell which rank is at fault. ",
+    }
+    victims = s.others(ranks) if ranks else ()
+    return Found(0.96, ranks, cite((*failures, *blamed)), words, first.text("verdict"), victims=victims)

@@ -1,20 +1,23 @@
-"""Rules on the start of a job, as the machines were read before it: who came, where they meet, and the devices of each rank."""
+"""Rules on the start of a job, as the machines were read before it: who came, where they meet, by which addresses, and the devices of each rank."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import Reading
+from unhang.model import Reading, grouped
 from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
+from unhang.rules.machine.pairs import way_to_master
 from unhang.rules.readings import (
     cite,
     compares,
     devices_of,
+    found_by,
     hosts_of,
     is_only_planned,
     named,
+    of_each_rank,
     ranks_of,
     spans_hosts,
     users_of,
@@ -41,7 +44,7 @@ def store_out_of_reach(s: Situation) -> Iterator[Found]:
         host, _, port = first.subject.rpartition(":")
         words = {"rank": first.rank, "place": first.subject, "host": host, "port": port}
         words |= {"open": "open" if first["is_holder"] is True else "reach", "reason": first.text("reason")}
-        yield Found(0.95, ranks_of(failed), cite(failed), words)
+        yield found_by(failed, 0.95, words)
 
 
 _SLOW_S = 1.0
@@ -53,15 +56,12 @@ _OUTCOMES = {"timed out": "dropped (no answer)"}
 def master_name(s: Situation) -> Iterator[Found]:
     """The gravest problem of each host; hosts with the same problem are one finding."""
     masters = s.readings.of("network.master")
-    groups: dict[tuple[str, float], list[Reading]] = {}
-    for master in masters:
-        if problem := _master_problem(s, master):
-            groups.setdefault(problem, []).append(master)
+    groups = grouped((problem, master) for master in masters if (problem := _master_problem(s, master)))
     if not groups and (odd := _odd_masters(masters)):
         groups[f"resolves to {odd[0].text('addresses')}, unlike on the other hosts", 0.75] = odd
     for (what, confidence), found in groups.items():
-        words = {"name": found[0].subject, "what": what, "hosts": hosts_of(found)}
-        yield Found(confidence, ranks_of(found), cite(masters), words, victims=s.others(ranks_of(found)))
+        words, victims = {"name": found[0].subject, "what": what}, s.others(ranks_of(found))
+        yield found_by(found, confidence, words, evidence=cite(masters), victims=victims)
 
 
 def _master_problem(s: Situation, master: Reading) -> tuple[str, float] | None:
@@ -155,15 +155,12 @@ OLDEST_DRIVER: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 @rule("driver-too-old", reads=("versions.component",))
 def driver_too_old(s: Situation) -> Iterator[Found]:
     """All ranks on such hosts."""
-    of_rank: dict[int | None, dict[str, Reading]] = {}
-    for reading in s.readings.of("versions.component"):
-        of_rank.setdefault(reading.rank, {})[reading.subject] = reading
-    if bad := [found for found in of_rank.values() if _is_too_old(found)]:
+    if bad := [found for found in of_each_rank(s.readings.of("versions.component")).values() if _is_too_old(found)]:
         drivers, cuda = [found["NVIDIA driver"] for found in bad], bad[0]["torch CUDA"]
-        words = {"cuda": cuda["version"], "driver": drivers[0]["version"], "hosts": hosts_of(drivers)}
+        words = {"cuda": cuda["version"], "driver": drivers[0]["version"]}
         words["oldest"] = OLDEST_DRIVER[as_numbers(cuda.text("version"))[0]]
-        ranks = ranks_of(drivers)
-        yield Found(0.93, ranks, cite([drivers[0], cuda]), words, victims=s.others(ranks))
+        evidence, victims = cite([drivers[0], cuda]), s.others(ranks_of(drivers))
+        yield found_by(drivers, 0.93, words, evidence=evidence, victims=victims)
 
 
 def _is_too_old(found: Mapping[str, Reading]) -> bool:
@@ -200,17 +197,17 @@ def devices_hidden(s: Situation) -> Iterator[Found]:
         if len({r["own"] for r in alone}) > 1:
             hidden += alone
     if hidden and not _on_gloo(s):
-        words = {"hosts": hosts_of(hidden), "variable": hidden[0]["variable"]}
-        yield Found(0.6, ranks_of(hidden), cite(hidden), words)
+        yield found_by(hidden, 0.6, {"variable": hidden[0]["variable"]})
 
 
 @rule("shared-device", reads=("devices.visible",), lacks=compares("devices.visible"))
 def shared_device(s: Situation) -> Iterator[Found]:
     """Each device that is taken twice."""
-    by_device: dict[tuple[str, str], list[Reading]] = {}
-    for reading in s.readings.of("devices.visible"):
-        if reading["own"] and not _on_gloo(s):
-            by_device.setdefault((reading.host, reading.text("own")), []).append(reading)
+    by_device = grouped(
+        ((reading.host, reading.text("own")), reading)
+        for reading in s.readings.of("devices.visible")
+        if reading["own"] and not _on_gloo(s)
+    )
     for (host, uuid), sharing in by_device.items():
         ranks = ranks_of(sharing)
         if len(ranks) > 1:
@@ -256,6 +253,106 @@ def visible_devices_wrong(s: Situation) -> Iterator[Found]:
     wrong = [r for r in s.readings.of("devices.visible") if r["problem"]]
     for value in dict.fromkeys(r.text("value") for r in wrong):
         same = [r for r in wrong if r.text("value") == value]
-        words = {"value": value, "hosts": hosts_of(same), "name": same[0].text("variable")}
+        words = {"value": value, "name": same[0].text("variable")}
         words |= {name: str(same[0][name]) for name in ("problem", "count", "present")}
-        yield Found(0.94, ranks_of(same), cite(same), words, victims=s.others(ranks_of(same)))
+        yield found_by(same, 0.94, words, victims=s.others(ranks_of(same)))
+
+
+# By which addresses the ranks reach each other.
+
+_BACKENDS = ("gloo", "nccl")
+_ANY = "<the interface that `ip route get OTHER_NODE` names>"
+_PROBLEMS = {
+    "absent": "there is no such interface",
+    "down": "that interface is down",
+    "no address": "it has no address",
+}
+
+
+@rule("address-not-unique", reads=("network.choice",))
+def address_not_unique(s: Situation) -> Iterator[Found]:
+    """Loopback addresses first, then those that several hosts have."""
+    if not spans_hosts(s):
+        return
+    for backend in _BACKENDS:
+        choices = [c for c in s.readings.of("network.choice", subject=backend) if not c["problem"] and c["address"]]
+        loops = [c for c in choices if c["is_loopback"] is True]
+        if loops:
+            how = loops[0].text("how")
+            yield _misleading(s, backend, loops, how.replace(" ", "_") if how in ("host name", "fallback") else "loop")
+        by_address = grouped(
+            (choice.text("address"), choice) for choice in choices if choice["is_loopback"] is not True
+        )
+        for same in by_address.values():
+            if len({c.text("network_id") for c in same}) > 1:
+                yield _misleading(s, backend, same, "same")
+
+
+def _misleading(s: Situation, backend: str, choices: Sequence[Reading], say: str) -> Found:
+    ranks, first = ranks_of(choices), choices[0]
+    words = {
+        "backend": backend,
+        "hosts": hosts_of(choices),
+        "count": len({c.host for c in choices}),
+        "variable": f"{backend.upper()}_SOCKET_IFNAME",
+        "name": way_to_master(s) or _ANY,
+        **{name: first.text(name) for name in ("address", "interface", "asked", "how")},
+    }
+    confidence = 0.95 if first["is_main"] and not is_only_planned(s) else 0.72
+    return Found(confidence, ranks, cite(choices), words, say, victims=s.others(ranks))
+
+
+@rule("family-differs", reads=("network.choice",))
+def family_differs(s: Situation) -> Iterator[Found]:
+    """The majority is the reference; where there is none, all are named."""
+    for backend in _BACKENDS:
+        groups = grouped(
+            (choice.text("family"), choice)
+            for choice in s.readings.of("network.choice", subject=backend)
+            if choice["family"] and choice["is_loopback"] is not True
+        )
+        if len(groups) < 2:
+            continue
+        (most, usual), (least, odd) = sorted(groups.items(), key=lambda item: -len(item[1]))
+        is_even = len(odd) == len(usual)
+        ranks = ranks_of([*odd, *usual] if is_even else odd)
+        words = {
+            "backend": backend,
+            "least": least,
+            "odd": hosts_of(odd),
+            "most": most,
+            "usual": hosts_of(usual),
+            "name": odd[0].text("asked") or odd[0].host,
+        }
+        confidence = 0.95 if odd[0]["is_main"] else 0.72
+        evidence = cite([*odd[:4], *usual[:4]])
+        yield Found(confidence, ranks, evidence, words, "even" if is_even else "odd", victims=s.others(ranks))
+
+
+@rule("interface-not-usable", reads=("network.choice",))
+def interface_not_usable(s: Situation) -> Iterator[Found]:
+    """Each value and problem, for all hosts alike."""
+    groups = grouped(
+        ((choice.text("how"), choice.text("asked"), choice.text("problem")), choice)
+        for choice in s.readings.of("network.choice")
+        if choice["problem"] and choice.text("how").endswith("_IFNAME")
+    )
+    for (variable, asked, problem), choices in groups.items():
+        is_idle = variable.startswith("NCCL") and not any(c["is_main"] for c in choices)
+        hosts, ranks = {c.host for c in choices}, ranks_of(choices)
+        usable = [
+            i for i in s.readings.of("network.interface") if i.host in hosts and i["addresses"] and i["is_up"] is True
+        ]
+        own = {i.subject for i in usable if i["kind"] in ("device", "infiniband")}
+        name = choices[0].text("interface") or asked
+        words = {
+            "variable": variable,
+            "asked": asked,
+            "of": f" ({name})" if name != asked else "",
+            "problem": _PROBLEMS.get(problem, problem),
+            "hosts": hosts_of(choices),
+            "name": way_to_master(s, hosts) or (own.pop() if len(own) == 1 else _ANY),
+        }
+        confidence = 0.6 if is_idle else 0.9 if problem == "down" else 0.95
+        evidence = cite([*choices, *usable])
+        yield Found(confidence, ranks, evidence, words, "idle" if is_idle else "used", victims=s.others(ranks))

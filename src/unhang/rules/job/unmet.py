@@ -1,15 +1,22 @@
-"""Rules on sends and receives whose other side is another one, of another size, or nowhere."""
+"""Rules on waits that nobody ends: sends and receives whose other side is another one or nowhere, a call that a rank went past, a group not made by all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
+from unhang.analyze.open_calls import all_in_unknown_calls
+from unhang.analyze.order import left_out
+from unhang.analyze.overtaking import Overtaking
+from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
+from unhang.analyze.source import around
 from unhang.analyze.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
 from unhang.analyze.waits_for import SENDS
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, PendingCall, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import deciding, fixes_of, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 
 
@@ -127,9 +134,7 @@ def new_partner(s: Situation) -> Iterator[Found]:
                 (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
                 {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": at},
                 victims=s.others((call.rank,)),
-                location=w.location_of(path[-1] if path else None),
-                group=w.group_of(call.group),
-                collective=w.collective_of(call, call.seq),
+                **w.at_call(call, path[-1] if path else None),
             )
 
 
@@ -167,7 +172,110 @@ def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Foun
         evidence,
         words,
         victims=s.others(culprits),
-        location=w.location_of(path[-1] if path else None),
-        group=w.group_of(wrong.group),
-        collective=w.collective_of(wrong, wrong.seq),
+        **w.at_call(wrong, path[-1] if path else None),
+    )
+
+
+@rule("call-left-out", needs=("ranks",))
+def call_left_out(s: Situation) -> Iterator[Found]:
+    """Each circle that ranks closed by going past a call."""
+    for cycle in s.waits.cycles if s.divergence is None and s.judges_waits else ():
+        if set(cycle) <= set(s.proven) and (found := left_out(s, cycle)):
+            yield _went_past(s, found)
+
+
+def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
+    culprits, first = tuple(sorted({o.rank for o in found})), found[0]
+    call = (first.edge.kind, first.edge.group, first.edge.seq)
+    is_shared = first.edge.kind == "collective"
+    waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
+    waiters = tuple(sorted({e.waiter for e in waits}))
+    decisive = deciding(around(first.passed).conditions)
+    evidence = s.case.ranks.get(waiters[0])
+    made = evidence.main_frames if evidence else ()
+    mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
+    words = {
+        "who": w.name_ranks(culprits),
+        "call": first.edge.what,
+        "line": w.place(first.passed),
+        "waiters": w.name_ranks(waiters),
+        "wait": w.verb(waiters, "waits", "wait"),
+        "function": first.passed.function,
+        "stand": w.verb(culprits, "stands", "stand"),
+        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in mine[:4]),
+    }
+    stacks = [
+        line
+        for e in (*mine[:2], *waits[:2])
+        for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
+    ]
+    say, more = said_plainly(decisive, first.passed, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
+    return Found(
+        0.85,
+        culprits,
+        (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
+        {**words, "others": w.name_ranks(waiters), **more},
+        say,
+        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), made),
+        condition=gate_of(decisive),
+        victims=s.others(culprits),
+        location=w.location_of(first.passed),
+        group=w.group_named(first.edge.group),
+        collective={"op": first.edge.what.split(" ")[0], "seq": first.edge.seq},
+    )
+
+
+# The rule on groups that not all ranks made alike.
+
+
+@rule("subgroup-not-created-by-all", needs=("ranks",))
+def subgroup_not_created_by_all(s: Situation) -> Found | None:
+    """The first `new_group` that differs, if someone waits in one, or all in a group of which NCCL makes the communicator."""
+    if not any(e.kind == "new_group" and e.targets for e in s.waits.edges) and not all_in_unknown_calls(s):
+        return None
+    made = {r: [c for c in e.pending if c.kind == "new_group"] for r, e in s.case.ranks.items()}
+    for i in range(max((len(calls) for calls in made.values()), default=0)):
+        details = {r: calls[i].detail if i < len(calls) else "" for r, calls in made.items()}
+        if len(set(details.values())) > 1:
+            return _not_by_all(s, made, details, i)
+    return None
+
+
+def _not_by_all(
+    s: Situation, made: Mapping[int, Sequence[PendingCall]], details: Mapping[int, str], i: int
+) -> Found | None:
+    named = {d for d in details.values() if d}
+    behind = {r for r, d in details.items() if not d}
+    if len(named) == 1 and any(late.rank in behind for late in s.late):
+        return None  # those behind simply have not come yet: the rules on late ranks say where they are
+    narrow = min(named, key=lambda d: (d.count(","), d))
+    makers = tuple(sorted(r for r, d in details.items() if d == narrow))
+    call = made[makers[0]][i]
+    _, other, has_majority = majority(dict(details))
+    culprits = other if has_majority else makers  # without a majority those that made the narrower group
+    frame = next(iter(call.frames), None)
+    gate = deciding(around(frame, started_ns(s.case)).conditions) if frame else None
+    others = [r for r in s.case.in_sight if r not in makers]
+    say, more = said_plainly(gate, frame, makers, others, "new_group", is_skipped=False)
+    words = {
+        "who": w.name_ranks(makers),
+        "call": call.detail,
+        "line": w.place(frame),
+        "others": w.name_ranks(others),
+        **more,
+    }
+    seen = {
+        r: "; ".join(f"#{c.index} {c.detail}" + ("" if c.ended_ns else " (waits)") for c in calls) or "no call"
+        for r, calls in sorted(made.items())[:8]
+    }
+    return Found(
+        0.94,
+        culprits,
+        [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
+        words,
+        say,
+        victims=s.others(culprits),
+        location=w.location_of(frame),
+        collective={"op": "new_group", "seq": call.index},
+        condition=gate_of(gate),
     )

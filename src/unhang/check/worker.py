@@ -1,6 +1,9 @@
-"""The process that makes the collective calls: one per rank, started and ended by the runner.
+"""The process of one rank that makes collective calls, started and ended by who needs it; what libraries print goes to stderr.
 
-It writes one JSON line to stdout when a case is entered and one when it has ended; what libraries print goes to stderr.
+`cases`: those of the suite, one after the other. It writes one JSON line to stdout when a case is entered and one when it has ended.
+`groups`: for the search of bad links it forms a group, tests it, leaves it, and waits for the next one. Commands come as JSON lines on
+stdin, `{"test": 3, "ranks": [0, 2], "prefix": "...", "limit_s": 10}`; each is answered by one line on stdout:
+`{"test": 3, "state": "ok", "seconds": 0.01, "reason": ""}`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from unhang.check.children import die_with_maker
@@ -186,22 +190,9 @@ def own_stdout() -> int:
     return ours
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m unhang.check.collectives.worker", description=__doc__)
-    for name in ("rank", "world", "local-rank", "largest"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("backend", "store", "prefix", "device", "names"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("limit", "start-limit"):
-        parser.add_argument(f"--{name}", type=float, required=True)
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def _run_cases(options: argparse.Namespace, ours: int) -> int:
     """Joins, runs, leaves. The exit code is 0 when the plan was run to its end, whatever its results."""
-    options = _parse(arguments)
-    die_with_maker()
-    reporter = Reporter(own_stdout(), options.limit)
+    reporter = Reporter(ours, options.limit)
     plan = make_plan(options.world, options.names.split(","), options.largest)
     started = time.monotonic()
     reporter.begin(0, options.start_limit)
@@ -223,9 +214,124 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if is_complete else 1
 
 
+# Groups, for the search of bad links.
+
+_REPEATS = 3
+_MOST_BYTES = 32 << 20  # of one rank's buffer
+_CHUNK_BYTES = 256 << 10  # to each other rank
+_MOST_REASON = 300
+_MODULUS = 65_521  # prime: no pattern of sender, receiver and place repeats within a chunk
+
+
+def chunk_elements(ranks: int) -> int:
+    """How many 32-bit integers each rank sends to each other one."""
+    return max(1, min(_CHUNK_BYTES, _MOST_BYTES // ranks) // 4)
+
+
+class Tester:
+    """Tests groups that this rank is in."""
+
+    def __init__(self, rank: int, backend: str, device: str, store: str, start_limit_s: float) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.rank, self.backend = rank, backend
+        self.device = torch.device(device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        host, port = store.rsplit(":", 1)
+        limit = timedelta(seconds=start_limit_s)
+        self.store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
+
+    def test(self, ranks: Sequence[int], prefix: str, limit_s: float) -> tuple[str, float | None, str]:
+        """State (ok, wrong, error), median seconds of one exchange, and what was wrong. Blocks up to about `limit_s`."""
+        import torch.distributed as dist
+
+        try:
+            dist.init_process_group(
+                self.backend,
+                store=dist.PrefixStore(prefix, self.store),
+                rank=list(ranks).index(self.rank),
+                world_size=len(ranks),
+                timeout=timedelta(seconds=limit_s),
+            )
+            seconds, wrong = self._exchange(ranks)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            return "error", None, f"{type(error).__name__}: {error}".splitlines()[0][:_MOST_REASON]
+        finally:
+            with suppress(Exception):
+                dist.destroy_process_group()
+        return ("wrong" if wrong else "ok"), seconds, wrong
+
+    def _exchange(self, ranks: Sequence[int]) -> tuple[float, str]:
+        """Every rank sends something else to every other one, so that each link carries something; then all reduce."""
+        import torch
+        import torch.distributed as dist
+
+        size = chunk_elements(len(ranks))
+        sent = torch.cat([self._chunk(self.rank, other, size) for other in ranks])
+        expected = torch.cat([self._chunk(other, self.rank, size) for other in ranks])
+        times: list[float] = []
+        for _ in range(_REPEATS):
+            received = torch.empty_like(sent)
+            started = time.perf_counter()
+            dist.all_to_all_single(received, sent)
+            self._sync()
+            times.append(time.perf_counter() - started)
+            differs = (received != expected).nonzero()
+            if len(differs):
+                source = ranks[int(differs[0]) // size]
+                wrong = f"{len(differs)} of {len(expected)} elements are wrong, the first one from rank {source}"
+                return median(times), wrong
+        total = torch.full((size,), self.rank + 1, dtype=torch.int32, device=self.device)
+        dist.all_reduce(total)
+        self._sync()
+        if bool((total != sum(ranks) + len(ranks)).any()):
+            return median(times), "an all_reduce gave a wrong sum"
+        return median(times), ""
+
+    def _chunk(self, source: int, target: int, size: int) -> Any:
+        import torch
+
+        places = torch.arange(size, dtype=torch.int64, device=self.device)
+        return ((places * 31 + source * 7919 + target * 104_729) % _MODULUS).to(torch.int32)
+
+    def _sync(self) -> None:
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+
+def _test_groups(options: argparse.Namespace, ours: int) -> int:
+    """Answers commands until stdin ends."""
+    tester = Tester(options.rank, options.backend, options.device, options.store, options.start_limit)
+    os.write(ours, b'{"ready": true}\n')
+    for line in sys.stdin:
+        command = json.loads(line)
+        state, seconds, reason = tester.test(command["ranks"], command["prefix"], command["limit_s"])
+        answer = {"test": command["test"], "state": state, "seconds": seconds, "reason": reason}
+        os.write(ours, json.dumps(answer).encode() + b"\n")
+    return 0
+
+
+_OF_BOTH = {"rank": int, "backend": str, "device": str, "store": str, "start-limit": float}
+_OF_CASES = {"world": int, "local-rank": int, "largest": int, "prefix": str, "names": str, "limit": float}
+
+
+def main(task: str, *arguments: str) -> int:
+    """Does one of the two tasks; its exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m unhang.check.worker {task}", description=__doc__)
+    for name, kind in (_OF_BOTH | (_OF_CASES if task == "cases" else {})).items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    options = parser.parse_args(arguments)
+    die_with_maker()
+    return (_run_cases if task == "cases" else _test_groups)(options, own_stdout())
+
+
 if __name__ == "__main__":
-    code = main()
+    code = main(*sys.argv[1:])
     with suppress(OSError, ValueError):
         sys.stderr.flush()
-    # Not through the destructors: a group with calls under way can hang or abort there, and all has been said.
+    # Not through the destructors: a group that failed, or has calls under way, can hang or abort there, and all has been said.
     os._exit(code)
