@@ -39,6 +39,7 @@ from unhang.lint.values import (
     PLAIN,
     RANK,
     RAW,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -179,16 +180,21 @@ class Branches(Calls):
         rests = [len(e.rest) for e in exits]
         ways: list[Way] = []
         fills: list[set[str]] = []
+        alone = [works(s.body), works(s.orelse)]
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
             if body is s.orelse and (bare := asked_for_wrapper(s.test)):
                 self.env[bare] = Value(sort=RAW)
             why = why._replace(needed=other)
+            raised = set(self.raises)
             end, filled = self._way(body, why)
+            if condition.dep & RANK and (mine := self.raises - raised):
+                alone[len(ways)] = True  # what it refuses, the others do not
+                self.raises = raised | {(n, dep & ~TOLD | RANK, params) for n, dep, params in mine}
             fills.append(filled)
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
-        if condition.dep & RANK and condition.zero is not None and works(s.body) != works(s.orelse):
+        if condition.dep & RANK and condition.zero is not None and alone[0] != alone[1]:
             self.alone_before = s.text
         self._unsure -= is_asked_before
         self._no_exits -= is_single

@@ -13,9 +13,9 @@ from unhang.lint.libraries import Collective
 from unhang.lint.receivers import MAY_MISS, Receivers
 from unhang.lint.special import (
     OF_DATA,
-    OWN_PATH,
     TEST,
     is_none,
+    is_own_path,
     is_plain_method,
     is_share,
     makes_batches,
@@ -58,6 +58,7 @@ _IS_PLAIN = re.compile(
 )
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
+_READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
@@ -65,6 +66,12 @@ _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "res
 def _is_told_alone(node: Call) -> bool:
     """Whether a call of a library is told to make no collective of all ranks."""
     return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
+
+
+def _is_writing(args: list[Value]) -> bool:
+    """Whether a file is opened to be written."""
+    mode = args[1].const if len(args) > 1 else None
+    return isinstance(mode, str) and mode[:1] in ("w", "a", "x")
 
 
 def _own_state(node: Call, full: str, name: str) -> Value | None:
@@ -258,9 +265,10 @@ class Calls(Receivers):
             return by_name._replace(group=self.group_asked(node, owner, name))
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            is_own = any(v.sort == OWN_PATH or v.dep & LOCAL for v in (base, *args))
-            if is_own or changes(self, at, node.line):
+            if is_own_path([base, *args]) or changes(self, at, node.line):
                 return Value(LOCAL, sort=TEST)
+        if is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) and not _is_writing(args):
+            self.own_reads += 1
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)

@@ -88,6 +88,7 @@ class Expressions:
     effects: list[Effect]
     needs: Needs
     forwards: int  # of wrapped modules so far
+    own_reads: int  # of files that this rank has for itself, so far
     guesses: int  # how many calls around are of objects whose class was told by a name alone
     later: list[Conditional]
     conditions: list[tuple[Cause, int, int]]
@@ -215,6 +216,10 @@ class Expressions:
                 if name in self.link.meeting_properties:
                     self.ask(sort, name)
                 found = self.link.attribute(sort, name)
+                if found is None and kind == "class" and name == "apply":  # of an autograd function
+                    at = self.link.project.method(sort[1], sort[2], "forward")
+                    if at is not None and self.link.project.function(*at).has_context:
+                        return Value(sort=("bound", *at))
                 if found is not None:
                     if name in _TENSOR_FACTS:
                         return found._replace(dep=found.dep & ~DATA)

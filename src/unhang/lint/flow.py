@@ -52,6 +52,7 @@ from unhang.lint.values import (
     PLAIN,
     RAISED,
     RANK,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -101,7 +102,7 @@ class Frame(Loops):
         self.line_now = 0
         self._line, self._is_empty, self.alone_before = 0, False, ""
         self._empty: set[str] = set()
-        self.is_leaving = self.guesses = self.forwards = 0
+        self.is_leaving = self.guesses = self.forwards = self.own_reads = 0
         self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
@@ -317,8 +318,9 @@ class Frame(Loops):
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
             why = mixed(*(c.value for c, *_ in self.conditions))
-            if (why.dep & DIFFERS or why.params) and s.value is not None:
-                self.raises.add((name_of(s.value), why.dep & DIFFERS, why.params))
+            told = TOLD if any(c.value.sort == AGREED for c, *_ in self.conditions) else 0
+            if (why.dep & DIFFERS or why.params or told) and s.value is not None:
+                self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)

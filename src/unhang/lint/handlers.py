@@ -15,9 +15,10 @@ from unhang.lint.single import (
     is_feature_test,
 )
 from unhang.lint.special import ends_process
-from unhang.lint.values import DATA, FAILED, LOSS, PLAIN, RAISED, RANK, Effect, Raised, Value
+from unhang.lint.values import DATA, FAILED, LOCAL, LOSS, PLAIN, RAISED, RANK, TOLD, Effect, Raised, Value
 
 _ENDS_UNEVENLY: Raised = ("StopIteration", RANK, frozenset())
+_NO_FILE = {"FileNotFoundError", "OSError", "IOError", "Exception", "EOFError"}
 _ALL = {"Exception", "BaseException"}
 
 
@@ -32,6 +33,8 @@ class Handlers(Branches):
     at: int
     _round: int
     is_leaving: int
+    _reads_own: bool
+    caught: dict[str, int]  # what the last handler catches of the exceptions that are raised in sight, and how they differ
 
     def is_ordered(self) -> bool:
         """Whether a round of the `while` loop around it began with a broadcast: all ranks do what it says, and fail alike."""
@@ -66,9 +69,11 @@ class Handlers(Branches):
         elif any(
             name in handler.names or not _ALL.isdisjoint(handler.names) or not handler.names
             for name, dep, _ in raised
-            if dep
+            if dep & ~TOLD
         ):
             dep = FAILED | RAISED
+        if self._reads_own and (not handler.names or not _NO_FILE.isdisjoint(handler.names)):
+            dep = LOCAL  # a file that others do not look for is not there, perhaps
         last = handler.body[-1] if handler.body else None
         if _ENDS_UNEVENLY in raised and "StopIteration" in handler.names and isinstance(last, Leave):
             dep = RANK  # a share has one item less
@@ -83,6 +88,7 @@ class Handlers(Branches):
         mine = [e for e in self.ways_out if e not in exits and (e.rest or dep)]
         own = self._cut(at)
         is_again = bool(own) and {e.key for e in made} <= {e.key for e in own}
+        self.caught = {n: n_dep for n, n_dep, _ in raised if n in handler.names}
         if found_in_handler(self, handler, end, made, own, is_fallback or is_again):
             mine = []
         for way_out in mine:
@@ -99,7 +105,7 @@ class Handlers(Branches):
         return end
 
     def _try(self, s: Try) -> str:
-        mark, forwards = len(self.effects), self.forwards
+        mark, forwards, own_reads = len(self.effects), self.forwards, self.own_reads
         before = dict(self.env)
         before_it, self.raises = self.raises, set()
         alone, self.alone_before = self.alone_before, ""
@@ -116,6 +122,7 @@ class Handlers(Branches):
         )
         for handler in s.handlers:
             self.env = joined_env(before, after)
+            self._reads_own = self.own_reads > own_reads
             ends.append(self._handler(s, handler, made, is_fallback, raised, runs))
             self.alone_before = alone
         self.env = after if not s.handlers else joined_env(after, self.env)

@@ -15,6 +15,7 @@ from unhang.lint.filling import is_filled_by_batches, set_by_threads
 from unhang.lint.ir import Expr, File, Found
 from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
+from unhang.lint.special import OWN_PATH
 from unhang.lint.values import (
     DIFFERS,
     FAILED,
@@ -140,6 +141,7 @@ class Link(Makers):
                     "<lambda>",
                     "",
                 }
+                words |= {"apply"} if function.has_context else set()
                 if function.inside <= 0:
                     yield key
                 else:  # what is written inside a function is followed with it, and then as what it hands out
@@ -348,6 +350,8 @@ class Link(Makers):
         for i, (_, v) in given.items():
             if v.sort is not None and v.sort[0] in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
+            elif v.sort == OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
+                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
             elif v.sort is not None and v.sort[0] in ("obj", "one of"):
                 given_so_far = self.built.setdefault((sort[1], sort[2]), {})
                 given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))

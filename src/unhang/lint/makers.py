@@ -7,7 +7,7 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.project import Project
-from unhang.lint.values import Effect, Summary, Value
+from unhang.lint.values import Effect, Raised, Summary, Value
 
 
 class Makers:
@@ -58,6 +58,11 @@ class Makers:
                 if target is not None:
                     return [e for e in self.summary(*target).effects if e.param < 0]
         return ()
+
+    def raised_by(self, v: Value, method: str) -> set[Raised]:
+        """What a method of an object raises by what differs, whoever calls it."""
+        target = self.project.method(v.sort[1], v.sort[2], method) if v.sort is not None and v.sort[0] == "obj" else None
+        return {r for r in self.summary(*target).raises if not r[2]} if target is not None else set()
 
     def wrapper_of(self, file: int, name: str) -> Value | None:
         """The wrapped module that a function of this file keeps under this name."""

@@ -15,6 +15,7 @@ from unhang.lint.keeping import by_some, mark, take_over
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
+
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
     AGREED,
@@ -33,6 +34,7 @@ from unhang.lint.values import (
     OWN_KEYS,
     PLAIN,
     RANK,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Effect,
@@ -51,6 +53,7 @@ _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?
 _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
+_OBJECTS = {"obj", "wrap", "one of", "fn", "bound", "class"}  # whatever is agreed on of their parts, they stay what they are
 _CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
@@ -142,7 +145,7 @@ class Passing(Items):
         fills = PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills) if fills else PLAIN
-        offset = 1 if sort[0] == "bound" and function.is_method else 0
+        offset = 1 if sort[0] == "bound" and (function.is_method or function.has_context) else 0
         given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
@@ -173,14 +176,14 @@ class Passing(Items):
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
-            if (dep | by.dep) & DIFFERS or by.params:
-                self.raises.add((raised, (dep | by.dep) & DIFFERS, by.params))
+            if (dep | by.dep) & (DIFFERS | TOLD) or by.params:
+                self.raises.add((raised, (dep | by.dep) & (DIFFERS | TOLD), by.params))
         agrees = agrees_by_name(function.name) and any(
             e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
         )
         for i in given if agrees else summary.unifies:
-            expr = given[i][0] if i in given else None
-            if isinstance(expr, Ref):
+            expr, v = given.get(i, (None, PLAIN))
+            if isinstance(expr, Ref) and (v.sort is None or v.sort[0] not in _OBJECTS):
                 self.env[expr.path] = Value(sort=AGREED)
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
@@ -267,6 +270,7 @@ class Passing(Items):
         if effect.param not in given:
             return
         v = given[effect.param][1]
+        self.raises |= self.link.raised_by(v, effect.method)
         for made in (*self.link.made_by(v, effect.method), *self.layers(v, effect.method)):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 

@@ -19,6 +19,7 @@ from unhang.lint.values import (
     LONGEST,
     RANK,
     RAW,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -39,6 +40,7 @@ _BROAD = {
     *("Exception", "BaseException", "RuntimeError", "ValueError", "OutOfMemoryError", "OSError", "IOError"),
     *("AssertionError", "Empty", "TimeoutError", "ConnectionError", "JSONDecodeError", "UnicodeDecodeError"),
 }  # fmt: skip
+_OF_MACHINES = {"Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "OSError", "IOError"}
 _FEATURE_TESTS = {
     *("ImportError", "ModuleNotFoundError", "AttributeError", "NotImplementedError"),
     *("StopIteration", "KeyboardInterrupt"),
@@ -285,6 +287,8 @@ def found_in_handler(
         return False
     if _alone_before(frame, handler, end, made, own):
         return True
+    if handler.names and all(frame.caught.get(n) == TOLD and n not in _OF_MACHINES for n in handler.names):
+        return True  # all have agreed to raise it
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
@@ -312,8 +316,10 @@ def found_in_handler(
 def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
     """Finds a handler that goes on after what one rank alone reads or writes has failed, before the others wait for it."""
     waits = [e for e in made if e.after and e.param < 0 and not e.is_order]
-    goes_on = end not in ("raise", "exit") and not gives_up(handler.body) and frame.function.name not in _LAST
-    if not waits or own or not goes_on or not is_broad_handler(handler) or is_told_after(frame, handler):
+    goes_on = end not in ("raise", "exit") and not gives_up(handler.body)
+    goes_on = goes_on and (frame.loops > 0 or frame.function.name not in _LAST)
+    is_caught = is_broad_handler(handler) or any(dep & RANK for dep in frame.caught.values())
+    if not waits or own or not goes_on or not is_caught or is_told_after(frame, handler):
         return False
     words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
     found = Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls)

@@ -213,8 +213,15 @@ def is_step(v: Value) -> bool:
 
 def text_of(values: list[Value], joined: Value, has_numbers: bool = True) -> Value:
     """A text or a path that is made of these. `has_numbers`: numbers are written into it."""
-    is_own = any(v.sort == OWN_PATH or (has_numbers and v.dep & RANK and not v.group) for v in values)
+    is_own = any(
+        v.sort == OWN_PATH or ((has_numbers or v.sort in RANKS) and v.dep & RANK and not v.group) for v in values
+    )
     return joined._replace(dep=joined.dep & ~RANK, sort=OWN_PATH if is_own else None)
+
+
+def is_own_path(values: list[Value]) -> bool:
+    """Whether one of these is the path of a file that this rank, process or node has for itself."""
+    return any(v.sort == OWN_PATH or v.dep & LOCAL for v in values)
 
 
 def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | None:
