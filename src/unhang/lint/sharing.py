@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unhang.lint.divergence import GROUPS
+from unhang.lint.exchange import Exchanges
 from unhang.lint.filling import is_filled_by_batches
 from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
 from unhang.lint.link import Link
@@ -36,6 +37,7 @@ def findings(link: Link, jobs: int) -> Iterator[tuple[str, Found]]:
         for helper in helpers:
             helper.end()
     _judge_threads(link)
+    Exchanges(link).judge()
     for report in sorted(link.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)):
         yield report.path, report.found
 
@@ -134,7 +136,9 @@ def _forget_stale(link: Link) -> bool:
 
 
 def _matters(link: Link, v: Value | None) -> bool:
-    """Whether an object with which others are made makes collectives, or holds what differs between ranks."""
+    """Whether an object with which others are made makes collectives, is what differs between ranks, or holds that."""
+    if v is not None and v.dep:
+        return True
     sorts = () if v is None or v.sort is None else v.sort[1] if v.sort[0] == "one of" else (v.sort,)
     for kind, *of in sorts:
         if kind != "obj":
