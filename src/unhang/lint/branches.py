@@ -26,7 +26,9 @@ from unhang.lint.conditions import (
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
 from unhang.lint.filling import is_dictionary
+from unhang.lint.graphs import mark_half
 from unhang.lint.ir import Call, Expr, Found, Function, If, Op, Stmt, nodes_in
+from unhang.lint.joining import joined_env, mark_none
 from unhang.lint.link import Link
 from unhang.lint.single import close_handler
 from unhang.lint.special import as_test, paths_in
@@ -34,7 +36,6 @@ from unhang.lint.values import (
     DIFFERS,
     DOUBT,
     LOCAL,
-    MAYBE_NONE,
     OWN_KEYS,
     PLAIN,
     RANK,
@@ -46,7 +47,6 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
-    either,
 )  # fmt: skip
 
 _SIDES = {"__enter__": "__exit__", "__exit__": "__enter__", "__aenter__": "__aexit__", "__aexit__": "__aenter__"}
@@ -208,7 +208,9 @@ class Branches(Calls):
         else:
             self.env = joined_env(here.env, there.env)
             if condition.dep & RANK and not (self.loops and isinstance(s.test, Op) and s.test.op == "in"):
-                _mark_none(self.env, here, there, before)
+                mark_none(self.env, here, there, before)
+            if self.link.has_graphs:
+                mark_half(self, s.test, condition, here.env, there.env)
         if condition.dep & RANK and not condition.group:
             self._mark_filled(fills[0] ^ fills[1])
         gone = [way.end in ("raise", "exit") for way in ways]
@@ -382,25 +384,3 @@ def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
 def worst_first(effects: list[Effect]) -> list[Effect]:
     """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
     return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)
-
-
-def joined_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
-    """What names are worth after two branches."""
-    out = dict(b)
-    for name, value in a.items():
-        other = b.get(name)
-        out[name] = value if other is None or other is value else either(value, other)
-    return out
-
-
-def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Value]) -> None:
-    """Names that are None on some ranks from here on; what was so and is made on the other ranks now, is so no more."""
-    for name, value in env.items():
-        a, b, old = here.env.get(name), there.env.get(name), before.get(name)
-        if a is None or b is None or a is b:
-            continue
-        made, zero = (a, here.cause.value.zero) if b == old else (b, there.cause.value.zero)
-        if (a.const is None) != (b.const is None):
-            env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
-        elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
-            env[name] = made._replace(dep=0, zero=None)

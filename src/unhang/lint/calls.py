@@ -8,12 +8,15 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
+from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Attr, Call, Const, Found, Function, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.receivers import MAY_MISS, Receivers
 from unhang.lint.special import (
+    BARE,
     OF_DATA,
     TEST,
+    is_bare,
     is_none,
     is_own_path,
     is_plain_method,
@@ -190,6 +193,8 @@ class Calls(Receivers):
         """A collective that is called by its full name."""
         if _is_told_alone(node):
             return PLAIN
+        if full.startswith("torch.distributed.nn."):  # its backward meets as well
+            found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
 
     def _metric(self, node: Call) -> Value:
@@ -279,7 +284,9 @@ class Calls(Receivers):
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
             return text_of([base, *args], Value(joined.dep & LOCAL, joined.params), name == "format")
-        return tensor_method(full, base, name, args, joined)
+        made = tensor_method(full, base, name, args, joined)
+        is_constant = self.link.has_graphs and made.sort in (None, AGREED) and is_bare(full, name, node)
+        return made._replace(sort=BARE) if is_constant else made
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
         """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""

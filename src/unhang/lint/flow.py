@@ -14,6 +14,7 @@ from unhang.lint.divergence import Cause
 from unhang.lint.doubts import works
 from unhang.lint.filling import fill, is_by_batch, note_put, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
+from unhang.lint.graphs import added
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
 from unhang.lint.link import Link
@@ -273,6 +274,8 @@ class Frame(Loops):
             by_name = value_of_name(last)
             if by_name.dep or (by_name.sort is not None and value is PLAIN):
                 value = by_name
+        if self.link.has_graphs:
+            value = added(self, self.env.get(target.path), value)
         head, _, name = target.path.partition(".")
         if head == "self" and name and "." not in name and not self.is_special:
             value = keep(self, name, value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from unhang.lint.branches import Branches, Exit, joined_env
+from unhang.lint.branches import Branches, Exit
 from unhang.lint.divergence import Cause
 from unhang.lint.ir import Do, Handler, If, Leave, Loop, Stmt, Try, With
+from unhang.lint.joining import joined_env
 from unhang.lint.single import (
     after_failure,
     close_handler,

@@ -12,10 +12,10 @@ from typing import Any
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.filling import is_filled_by_batches, set_by_threads
-from unhang.lint.ir import Expr, File, Found
+from unhang.lint.graphs import have_graphs
+from unhang.lint.ir import File, Found
 from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
-from unhang.lint.special import OWN_PATH
 from unhang.lint.values import (
     DIFFERS,
     FAILED,
@@ -94,6 +94,7 @@ class Link(Makers):
         self.needs_all = self.wraps and not finds_unused(files)  # layers must run on all ranks
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
+        self.has_graphs = have_graphs(files)
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
@@ -344,17 +345,6 @@ class Link(Makers):
     def is_flag(self, file: int, path: str) -> bool:
         """Whether the handler of a signal sets what is at a path."""
         return (file, path) in self.global_flags or (path.startswith("self.") and path[5:] in self.flags)
-
-    def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
-        """With what an object is made."""
-        for i, (_, v) in given.items():
-            if v.sort is not None and v.sort[0] in ("wrap", "group"):
-                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
-            elif v.sort == OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
-                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
-            elif v.sort is not None and v.sort[0] in ("obj", "one of"):
-                given_so_far = self.built.setdefault((sort[1], sort[2]), {})
-                given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))
 
     # Functions.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from unhang.lint.divergence import Cause
 from unhang.lint.filling import take_over_puts
+from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.items import Items
 from unhang.lint.keeping import by_some, mark, take_over
@@ -142,6 +143,8 @@ class Passing(Items):
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
+        if function.has_context and function.name == "forward":
+            self._runs_backward(node, file, function, args, name)
         fills = PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills) if fills else PLAIN
@@ -195,6 +198,12 @@ class Passing(Items):
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
+
+    def _runs_backward(self, node: Call, file: int, function: Function, args: list[Value], name: str) -> None:
+        """The forward of an autograd function runs; its backward will run where it is given a graph."""
+        backward = self.link.project.method(file, function.owner, "backward")
+        if backward is not None and any(e.param < 0 for e in self.link.summary(*backward).effects):
+            found_in_graph(self, node, args, name)
 
     def _change(
         self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,

@@ -209,7 +209,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(0, base.params | first.params, BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
-    if name in known.COUNTS and is_ragged and base.dep & RANK:
+    if name in known.COUNTS and is_ragged and base.dep & RANK and not in_forward:
         return PLAIN  # who is a member
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)

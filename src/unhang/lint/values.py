@@ -112,7 +112,7 @@ def either(a: Value, b: Value) -> Value:
         return a if b.sort != AGREED or (a.sort == AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     sorts = [v.sort for v in (a, b) if v.sort is not None]
-    sort = next((s for s in (FILLED, OWN_KEYS) if s in sorts), None) or (
+    sort = next((s for s in (FILLED, OWN_KEYS, ("half bare",)) if s in sorts), None) or (
         sorts[0] if sorts and sorts[0] == sorts[-1] else None
     )
     if sort is not None and sort[0] == "ragged" and len(sorts) < 2:  # padded in one of the branches
