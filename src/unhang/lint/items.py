@@ -23,7 +23,7 @@ from unhang.lint.special import (
     keeps_length,
     value_of_name,
 )
-from unhang.lint.values import AGREED, DATA, LOCAL, LONGEST, OWN_KEYS, PLAIN, RANK, UNEVEN, UNKNOWN, Value
+from unhang.lint.values import AGREED, DATA, LOCAL, LONGEST, OWN_BATCH, OWN_KEYS, PLAIN, RANK, UNEVEN, UNKNOWN, Value
 
 _OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
 
@@ -51,6 +51,8 @@ class Items(Expressions):
             return PLAIN
         if v.sort is not None and v.sort[0] == "table":
             return special.in_table(v.sort, at)
+        if v.sort is not None and v.sort[0] == "words":  # of a batch
+            return dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         is_slice = isinstance(index, Op) and index.op == ":"

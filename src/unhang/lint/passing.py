@@ -54,6 +54,7 @@ _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?
 _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
+_WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
 _OBJECTS = {"obj", "wrap", "one of", "fn", "bound", "class"}  # whatever is agreed on of their parts, they stay what they are
 _CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
@@ -165,8 +166,9 @@ class Passing(Items):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
         more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
-        for conditional in (*general.conditional, *more) if not self.is_special else ():
-            settle(self, conditional, given, place)
+        for conditional in (*general.conditional, *more):
+            if not self.is_special or conditional.found.code == "LNT303":
+                settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
@@ -245,6 +247,8 @@ class Passing(Items):
                 and (v.sort is None or v.sort[0] in _CARRIED)
             ):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
+            elif v.sort is not None and v.sort[0] == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
+                out[i] = v
             elif is_plain and i in asked and (const is None or isinstance(const, bool)):
                 out[i] = Value(const=const)
         return frozenset(out.items())

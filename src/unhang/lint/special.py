@@ -13,6 +13,7 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     LOCAL,
+    LONGEST,
     LOSS,
     MAYBE,
     NO_PARAMS,
@@ -152,6 +153,8 @@ def element(v: Value) -> Value:
     sort = v.sort
     if sort is None:
         return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
+    if sort == ("many", ("widest",)):
+        return Value(OWN_BATCH | LONGEST)
     if sort[0] == "many":
         return Value(v.dep & (OF_DATA | NONE_BY_BATCH) | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
     if sort[0] == "zip":
