@@ -24,11 +24,12 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
+from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, PICKED, TEST, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     FILLED,
+    HELD,
     LOSS,
     MAYBE,
     MAYBE_NONE,
@@ -168,8 +169,8 @@ def asked_for_itself(test: Expr) -> set[str]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
-        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
+    if v.sort in (COLLECTED, FILLED, OWN_KEYS, PICKED):
+        return Value({COLLECTED: OWN_BATCH, PICKED: HELD}.get(v.sort, LOSS))
     if v.sort == COUNT and v.dep & OWN_BATCH:
         return v._replace(dep=v.dep | LOSS, sort=TEST)
     if v.dep & UNEVEN:  # whether this rank has anything at all
