@@ -150,7 +150,7 @@ class Branches(Calls):
         v = as_condition(as_test(s.test, self.value(s.test)))
         if v.zero is False and is_left_by_choice(s) and not any(isinstance(n, Call) for n in nodes_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
-        is_same = (v.dep & RANK or v.params) and is_kept(s.test, self.function)
+        is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
 
     def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:

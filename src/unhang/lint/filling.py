@@ -50,6 +50,12 @@ def is_by_batch(frame: Passing) -> bool:
     return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in (*inside, *left))
 
 
+def is_by_own_state(frame: Passing) -> bool:
+    """Whether a rank comes to this line where its own clock, memory or disk allows it."""
+    causes = [c for c, *_ in frame.conditions] + [e.cause for e in frame.ways_out if e.kind in ("continue", "return")]
+    return any(c.value.dep & LOCAL and not c.value.dep & RANK for c in causes)
+
+
 def fill(frame: Frame, place: Op) -> None:
     """Something is put into `kept[key]`: where the key is a word of the batch, each rank has keys of its own."""
     base, key = place.parts
@@ -102,6 +108,8 @@ def note_put(frame: Frame, e: Expr) -> None:
     if name and me is not None and me.sort is not None and me.sort[0] == "obj" and not frame.is_special:
         key = (me.sort[1], me.sort[2], name)
         frame.puts[key] = frame.puts.get(key, True) and is_by_batch(frame)
+        if is_by_own_state(frame):
+            frame.link.by_state.add(key)
 
 
 def take_over_puts(frame: Passing, puts: dict[Kept, bool], function: Function, owner: str) -> None:

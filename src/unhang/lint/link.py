@@ -62,6 +62,7 @@ class Link(Makers):
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
+        self.by_state: set[tuple[int, str, str]] = set()  # those into which a rank puts what its clock, memory or disk allows
         self.puts: defaultdict[Kept, set[Put]] = defaultdict(
             set
         )  # who puts something into containers that objects keep
@@ -278,8 +279,8 @@ class Link(Makers):
                 self._asked(f, "attribute", c, name)
             if (f, c, name) in self.by_threads:
                 return self.by_threads[f, c, name]
-            if (f, c, name) in self.keyed:
-                return Value(UNEVEN, sort=OWN_KEYS)
+            if (f, c, name) in self.keyed or (f, c, name) in self.by_state:
+                return Value(UNEVEN | LOCAL * ((f, c, name) in self.by_state), sort=OWN_KEYS)
             if self.when[0] and is_filled_by_batches(self, (f, c, name)):
                 return Value(sort=FILLED)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:

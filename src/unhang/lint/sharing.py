@@ -108,9 +108,13 @@ def _follow(link: Link, share: Roots, turn: int) -> None:
 
 
 def _follow_again(link: Link, share: Roots) -> None:
-    """After more is known."""
-    if _forget_stale(link):
-        _follow(link, share, 1)
+    """After more is known; once more, where that says of a container who fills it."""
+    for _ in range(2):
+        filled = len(link.by_state)
+        if _forget_stale(link):
+            _follow(link, share, 1)
+        if len(link.by_state) == filled:
+            return
 
 
 def _forget_stale(link: Link) -> bool:
@@ -162,7 +166,7 @@ def _stale(link: Link) -> set[Asked]:
     }  # fmt: skip
     stale |= {(file, "wrapped", name) for file, name in link.wrapped}
     stale |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
-    stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed}
+    stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed | link.by_state}
     filled = {key for key in link.puts if is_filled_by_batches(link, key)}
     stale |= {(file, "attribute", cls, name) for file, cls, name in filled}
     stale |= link.asks_grads if link.skips_layers else set()
@@ -181,7 +185,7 @@ def _learned(link: Link) -> Learned:
     """What is known here so far."""
     outside = [one for of in link.outside.values() for one in of] + link.pending
     flags = link.flags, link.global_flags, link.skips_layers
-    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, outside, link.puts)
+    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, link.by_state, outside, link.puts)
 
 
 def _learn(link: Link, of: Learned, own: Roots) -> None:
@@ -194,6 +198,7 @@ def _learn(link: Link, of: Learned, own: Roots) -> None:
     link.global_flags |= of.global_flags
     link.skips_layers |= of.skips_layers
     link.keyed |= of.keyed
+    link.by_state |= of.by_state
     for key, rows in of.puts.items():
         link.puts[key] |= rows
     ours = {n for n, _ in own}

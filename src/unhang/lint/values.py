@@ -272,5 +272,6 @@ class Learned(NamedTuple):
     global_flags: set[tuple[int, str]]
     skips_layers: bool
     keyed: set[tuple[int, str, str]]
+    by_state: set[tuple[int, str, str]]
     outside: list[Outside]
     puts: dict[Kept, set[Put]]
