@@ -165,6 +165,8 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, NO_PARAMS, sorts[0] if len(sorts) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v
+    if sort[0] == "share":  # one of this rank's items
+        return Value(v.dep & DATA | OWN_BATCH, NO_PARAMS)
     return Value(v.dep & DATA, v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
 
 
