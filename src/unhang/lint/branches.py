@@ -180,7 +180,7 @@ class Branches(Calls):
         rests = [len(e.rest) for e in exits]
         ways: list[Way] = []
         fills: list[set[str]] = []
-        alone = [works(s.body), works(s.orelse)]
+        alone = [condition.dep & RANK > 0 and works(body) for body in (s.body, s.orelse)]
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
