@@ -21,6 +21,7 @@ from unhang.lint.conditions import (
     is_once,
     is_refusal,
     parts_asked,
+    picks_grads,
     tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
@@ -31,10 +32,11 @@ from unhang.lint.ir import Call, Expr, Found, Function, If, Op, Stmt, nodes_in
 from unhang.lint.joining import joined_env, mark_none
 from unhang.lint.link import Link
 from unhang.lint.single import close_handler
-from unhang.lint.special import as_test, paths_in
+from unhang.lint.special import PICKED, as_test, paths_in
 from unhang.lint.values import (
     DIFFERS,
     DOUBT,
+    HELD,
     LOCAL,
     OWN_KEYS,
     PLAIN,
@@ -148,6 +150,8 @@ class Branches(Calls):
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
         v = as_condition(as_test(s.test, self.value(s.test)))
+        if v.sort == PICKED and picks_grads(self.function, s.test):
+            v = Value(HELD)
         if v.zero is False and is_left_by_choice(s) and not any(isinstance(n, Call) for n in nodes_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)

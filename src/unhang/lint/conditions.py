@@ -24,12 +24,11 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, PICKED, TEST, name_of, paths_in
+from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     FILLED,
-    HELD,
     LOSS,
     MAYBE,
     MAYBE_NONE,
@@ -169,13 +168,27 @@ def asked_for_itself(test: Expr) -> set[str]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort in (COLLECTED, FILLED, OWN_KEYS, PICKED):
-        return Value({COLLECTED: OWN_BATCH, PICKED: HELD}.get(v.sort, LOSS))
+    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
+        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
     if v.sort == COUNT and v.dep & OWN_BATCH:
         return v._replace(dep=v.dep | LOSS, sort=TEST)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
+
+
+def picks_grads(function: Function, e: Expr, steps: int = 3) -> bool:
+    """Whether it is a list of what has a gradient: `[p for p in params if p.grad is not None]`, or those of such a list."""
+    match e:
+        case Ref() if steps:
+            bound = [n.value for n in function.bindings if e in n.targets]
+            return any(picks_grads(function, value, steps - 1) for value in bound)
+        case Op(op="comp", parts=[_, *loops]):
+            parts = [p for loop in loops if isinstance(loop, Op) for p in loop.parts]
+            asked = [p.parts[0] for p in parts if isinstance(p, Op) and p.op == "is not"]
+            of_grad = any(isinstance(a, Ref) and a.path.endswith(".grad") for a in asked)
+            return of_grad or picks_grads(function, parts[1], steps - 1)
+    return False
 
 
 def is_of_first(frame: Branches, test: Expr, v: Value) -> bool:

@@ -94,5 +94,6 @@ class Items(Expressions):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         if not v.dep and not v.params and v.sort in (None, TEST) and not is_slice:  # what is picked by an item
-            dep, v = at.dep & OWN_BATCH, Value(params=at.params)
+            is_plain = at.sort is not None and at.sort[0] == "param"
+            dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
         return Value(dep, v.params) if dep or v.params else PLAIN

@@ -177,7 +177,10 @@ class Link(Makers):
         key = (path, found.code, found.line, found.column)
         if found.words.get("at"):
             key = self.causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
-        self.findings.setdefault(key, report).by.update(report.by)
+        kept = self.findings.setdefault(key, report)
+        kept.by.update(report.by)
+        if report.found.calls < kept.found.calls:  # the one without a doubt
+            self.findings[key] = kept._replace(found=report.found)
 
     def makers(self) -> set[str]:
         """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
@@ -328,7 +331,7 @@ class Link(Makers):
         sort = value.sort
         if sort is not None and sort[0] == "param":
             self.given.add((file, cls, name))
-        if sort is not None and sort[0] in ("param", "of", "sized"):
+        if sort is not None and sort[0] in ("param", "of", "sized", "bare", "half bare"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value

@@ -115,8 +115,8 @@ def _settle_asked(frame: Passing, conditional: Conditional, given: dict[int, tup
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method == "is ragged":
-        if (v.sort is not None and v.sort[0] == "ragged") or v.dep & LONGEST:
-            words = {**found.words, "how": OWN_WIDTH if v.dep & LONGEST or v.sort is None else str(v.sort[1])}
+        if (v.sort is not None and v.sort[0] == "ragged") or (v.sort is None and v.dep & LONGEST):
+            words = {**found.words, "how": OWN_WIDTH if v.sort is None else str(v.sort[1])}
             link.report(place.path, Found(found.code, place.line, place.column + 1, words))
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
