@@ -178,16 +178,26 @@ def as_condition(v: Value) -> Value:
 
 
 def picks_grads(function: Function, e: Expr, steps: int = 3) -> bool:
-    """Whether it is a list of what has a gradient: `[p for p in params if p.grad is not None]`, or those of such a list."""
+    """Whether it is a list of what has a gradient: `[p for p in params if p.grad is not None]`, those of such a list, or what is put into it so."""
     match e:
-        case Ref() if steps:
-            bound = [n.value for n in function.bindings if e in n.targets]
-            return any(picks_grads(function, value, steps - 1) for value in bound)
+        case Ref(path=path) if steps:
+            asked = [n for n in nodes_in(function.body) if isinstance(n, If) and _asks_grad(n.test)]
+            put = Ref(f"{path}.append")
+            if any(isinstance(n, Call) and n.func == put for one in asked for n in nodes_in(one.body)):
+                return True
+            return any(picks_grads(function, n.value, steps - 1) for n in function.bindings if e in n.targets)
         case Op(op="comp", parts=[_, *loops]):
             parts = [p for loop in loops if isinstance(loop, Op) for p in loop.parts]
-            asked = [p.parts[0] for p in parts if isinstance(p, Op) and p.op == "is not"]
-            of_grad = any(isinstance(a, Ref) and a.path.endswith(".grad") for a in asked)
-            return of_grad or picks_grads(function, parts[1], steps - 1)
+            return any(map(_asks_grad, parts)) or picks_grads(function, parts[1], steps - 1)
+    return False
+
+
+def _asks_grad(test: Expr) -> bool:
+    match test:
+        case Op(op="is not", parts=[Ref(path=path), _]):
+            return path.endswith(".grad")
+        case Op(op="and", parts=parts):
+            return any(map(_asks_grad, parts))
     return False
 
 
