@@ -205,16 +205,7 @@ class Branches(Calls):
         self.ways_out, self.needs = exits + self._meet(*ways), needs
         here, there = ways
         self._doubt(s.test, condition, ways)
-        if here.end or there.end:
-            self.env = there.env if here.end else here.env
-            if not (here.end and there.end):
-                self.needs |= there.needed if here.end else here.needed
-        else:
-            self.env = joined_env(here.env, there.env)
-            if condition.dep & RANK and not (self.loops and isinstance(s.test, Op) and s.test.op == "in"):
-                mark_none(self.env, here, there, before)
-            if self.link.has_graphs:
-                mark_half(self, s.test, condition, here.env, there.env)
+        self._rejoin(s.test, condition, here, there, before)
         if condition.dep & RANK and not condition.group:
             self._mark_filled(fills[0] ^ fills[1])
         gone = [way.end in ("raise", "exit") for way in ways]
@@ -234,6 +225,19 @@ class Branches(Calls):
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
+
+    def _rejoin(self, test: Expr, condition: Value, here: Way, there: Way, before: dict[str, Value]) -> None:
+        """What names are worth after two branches."""
+        if here.end or there.end:
+            self.env = there.env if here.end else here.env
+            if not (here.end and there.end):
+                self.needs |= there.needed if here.end else here.needed
+            return
+        self.env = joined_env(here.env, there.env)
+        if condition.dep & RANK and not (self.loops and isinstance(test, Op) and test.op == "in"):
+            mark_none(self.env, here, there, before)
+        if self.link.has_graphs:
+            mark_half(self, test, condition, here.env, there.env)
 
     def _doubt(self, test: Expr, condition: Value, ways: list[Way]) -> None:
         """What a condition says of what is made under it: that the caller alone knows, that it is made once, that there are no others."""

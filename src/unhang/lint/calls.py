@@ -268,12 +268,8 @@ class Calls(Receivers):
         by_name = value_of_name(name or full.rpartition(".")[2])
         if by_name.dep and not callee.dep & ~RANK:
             return by_name._replace(group=self.group_asked(node, owner, name))
-        if name in known.IS_THERE:
-            at = owner if owner and not full else name_at(node)
-            if is_own_path([base, *args]) or changes(self, at, node.line):
-                return Value(LOCAL, sort=TEST)
-        if is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) and not _is_writing(args):
-            self.own_reads += 1
+        if self._asks_for_file(node, full, owner, base, name, args):
+            return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
@@ -287,6 +283,15 @@ class Calls(Receivers):
         made = tensor_method(full, base, name, args, joined)
         is_constant = self.link.has_graphs and made.sort in (None, AGREED) and is_bare(full, name, node)
         return made._replace(sort=BARE) if is_constant else made
+
+    def _asks_for_file(self, node: Call, full: str, owner: str, base: Value, name: str, args: list[Value]) -> bool:
+        """Whether it asks if a file is there that may be so for this rank alone. Reading one of its own is noted."""
+        if name in known.IS_THERE:
+            at = owner if owner and not full else name_at(node)
+            return is_own_path([base, *args]) or changes(self, at, node.line)
+        reads = is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) is not None
+        self.own_reads += reads and not _is_writing(args)
+        return False
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
         """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""

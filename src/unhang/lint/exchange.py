@@ -63,7 +63,9 @@ class Exchanges:
         """Finds the functions in which all ranks send first."""
         functions = self._project.all_functions()
         direct = [k for word in _SENDS | _TAKES for k, _ in self._project.callers_by_name(word)]
-        todo = {k for k in direct if any(self._is_call_of(k[0], n, _SENDS | _TAKES) for n in nodes_in(functions[k].body))}
+        todo = {
+            k for k in direct if any(self._is_call_of(k[0], n, _SENDS | _TAKES) for n in nodes_in(functions[k].body))
+        }
         fresh = todo
         for _ in range(_DEEPEST):
             callers = [self._project.callers_by_name(name) for name in {functions[k].name for k in fresh}]
@@ -268,8 +270,7 @@ def _moved(op: str, a: Expr, left: Peer, b: Expr, right: Peer) -> Peer:
 
 
 def _named(of: _Place, path: str, steps: int) -> Peer:
-    head, dot, _ = path.partition(".")
-    if not dot and path in of.function.parameters:
+    if "." not in path and path in of.function.parameters:
         i = of.function.parameters.index(path)
         return _OWN if known.rank_kind(path) == "rank" else ("param", i)
     if (bound := _bound(of, path)) is not None:

@@ -35,11 +35,22 @@ class Handlers(Branches):
     _round: int
     is_leaving: int
     _reads_own: bool
-    caught: dict[str, int]  # what the last handler catches of the exceptions that are raised in sight, and how they differ
+    caught: dict[
+        str, int
+    ]  # what the last handler catches of the exceptions that are raised in sight, and how they differ
 
     def is_ordered(self) -> bool:
         """Whether a round of the `while` loop around it began with a broadcast: all ranks do what it says, and fail alike."""
         return 0 <= self._round < len(self.effects) and self.effects[self._round].op == "broadcast"
+
+    def _fails_alone(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, runs: bool) -> int:
+        """Whether one rank alone may come to a handler: LOSS, by its batch, or FAILED."""
+        if is_feature_test(handler):
+            return 0
+        if not is_broad_handler(handler):  # a batch that one rank cannot use
+            return LOSS * (runs or any(e.hidden and e.op in ("forward", "backward", "step") for e in made))
+        can_fail = not is_fallback and handler.names != ["AssertionError"] and self.at and fails_at(s.body)
+        return FAILED if can_fail else 0
 
     def _handler(
         self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised], runs: bool
@@ -47,22 +58,7 @@ class Handlers(Branches):
         """What a rank does that comes to a handler, while the others do not."""
         at, exits, text = len(self.effects), list(self.ways_out), f"except {', '.join(handler.names)}".rstrip()
         is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
-        dep = 0
-        if (
-            not is_known
-            and not is_broad
-            and (runs or any(e.hidden and e.op in ("forward", "backward", "step") for e in made))
-        ):  # a batch that one rank cannot use
-            dep = LOSS
-        elif (
-            is_broad
-            and not is_known
-            and not is_fallback
-            and handler.names != ["AssertionError"]
-            and self.at
-            and fails_at(s.body)
-        ):
-            dep = FAILED
+        dep = self._fails_alone(s, handler, made, is_fallback, runs)
         by_batch = {n for n, by, _ in raised if by & DATA and not by & ~DATA}
         is_of_batch = not by_batch.isdisjoint(handler.names) and not is_broad
         if is_of_batch:

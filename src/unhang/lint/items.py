@@ -52,7 +52,8 @@ class Items(Expressions):
         if v.sort is not None and v.sort[0] == "table":
             return special.in_table(v.sort, at)
         if v.sort is not None and v.sort[0] == "words":  # of a batch
-            return dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
+            of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
+            return of_word
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         is_slice = isinstance(index, Op) and index.op == ":"

@@ -62,7 +62,9 @@ class Link(Makers):
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
-        self.by_state: set[tuple[int, str, str]] = set()  # those into which a rank puts what its clock, memory or disk allows
+        self.by_state: set[tuple[int, str, str]] = (
+            set()
+        )  # those into which a rank puts what its clock, memory or disk allows
         self.puts: defaultdict[Kept, set[Put]] = defaultdict(
             set
         )  # who puts something into containers that objects keep

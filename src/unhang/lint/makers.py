@@ -63,7 +63,9 @@ class Makers:
 
     def raised_by(self, v: Value, method: str) -> set[Raised]:
         """What a method of an object raises by what differs, whoever calls it."""
-        target = self.project.method(v.sort[1], v.sort[2], method) if v.sort is not None and v.sort[0] == "obj" else None
+        target = (
+            self.project.method(v.sort[1], v.sort[2], method) if v.sort is not None and v.sort[0] == "obj" else None
+        )
         return {r for r in self.summary(*target).raises if not r[2]} if target is not None else set()
 
     def wrapper_of(self, file: int, name: str) -> Value | None:

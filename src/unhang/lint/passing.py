@@ -16,7 +16,6 @@ from unhang.lint.keeping import by_some, mark, take_over
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
-
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
     AGREED,
@@ -55,7 +54,14 @@ _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
-_OBJECTS = {"obj", "wrap", "one of", "fn", "bound", "class"}  # whatever is agreed on of their parts, they stay what they are
+_OBJECTS = {
+    "obj",
+    "wrap",
+    "one of",
+    "fn",
+    "bound",
+    "class",
+}  # whatever is agreed on of their parts, they stay what they are
 _CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
@@ -144,8 +150,7 @@ class Passing(Items):
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
-        if function.has_context and function.name == "forward":
-            self._runs_backward(node, file, function, args, name)
+        self._runs_backward(node, file, function, args, name)
         fills = PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills) if fills else PLAIN
@@ -202,7 +207,9 @@ class Passing(Items):
         return Value(sort=AGREED) if agrees else self._result(summary, given)
 
     def _runs_backward(self, node: Call, file: int, function: Function, args: list[Value], name: str) -> None:
-        """The forward of an autograd function runs; its backward will run where it is given a graph."""
+        """If it is the forward of an autograd function that runs, its backward will run where it is given a graph."""
+        if not function.has_context or function.name != "forward":
+            return
         backward = self.link.project.method(file, function.owner, "backward")
         if backward is not None and any(e.param < 0 for e in self.link.summary(*backward).effects):
             found_in_graph(self, node, args, name)

@@ -21,6 +21,7 @@ from unhang.lint.values import DIFFERS, Asked, Learned, Value
 _FEW = 3_000  # functions that one process follows sooner than another one is of use
 _MOST = 4  # processes: each holds much of the project
 _LIMIT, _TIMES = 60.0, 20  # seconds, and times what the first process took, that another one may take
+_MOST_ROUNDS = 6  # in which those are followed again of whose callees something has changed; then all others
 _LONGEST = 3_600.0  # seconds that one of them waits for what the others have learned
 Roots = list[tuple[int, tuple[int, int]]]
 
@@ -110,16 +111,48 @@ def _follow(link: Link, share: Roots, turn: int) -> None:
 def _follow_again(link: Link, share: Roots) -> None:
     """After more is known; once more, where that says of a container who fills it."""
     for _ in range(2):
-        filled = len(link.by_state)
-        if _forget_stale(link):
+        filled, news = len(link.by_state), _news(link)
+        asked = _askers(link, news) | (link.asks_grads & news)
+        if link.flags or link.global_flags:
+            _forget(link, news)
+            _follow(link, share, 1)
+            asked = set()
+        for _ in range(_MOST_ROUNDS):
+            if not asked:
+                break
+            asked = _askers(link, _changed(link, share, asked))
+        if stale := _with_all_askers(link, asked):
+            _forget(link, stale)
             _follow(link, share, 1)
         if len(link.by_state) == filled:
             return
 
 
-def _forget_stale(link: Link) -> bool:
-    """Forgets what functions gave before more was known; whether there are any."""
-    stale = _stale(link)
+def _askers(link: Link, news: set[Asked]) -> set[Asked]:
+    """The functions that have asked for these, and those that are written in such a one."""
+    asked = set[Asked]().union(*(link._used.get(one, ()) for one in news))
+    asked |= {(f, at) for f, at in link.closures if (f, link.project.function(f, at).inside) in asked}
+    return {one for one in asked if len(one) == 2}
+
+
+def _changed(link: Link, share: Roots, asked: set[Asked]) -> set[Asked]:
+    """Follows those again that have asked for what is news, and says what they give else than before."""
+    before = {key: summary for key, summary in link._summaries.items() if key[:2] in asked}
+    attributes = {cls: dict(values) for cls, values in link._attributes.items()}
+    modules = {file: link._modules[file] for file, at, _ in before if at == 0 and file in link._modules}
+    _forget(link, asked)
+    _follow(link, share, 1)
+    changed: set[Asked] = {key[:2] for key, summary in before.items() if link.summary(*key) != summary}
+    changed |= {(file, 0) for file, values in modules.items() if link._modules.get(file) != values}
+    for (file, cls), values in attributes.items():
+        if (now := link._attributes.get((file, cls), {})) != values:
+            changed |= {(file, "attributes", cls)}
+            changed |= {(file, "attribute", cls, name) for name in now if now[name] != values.get(name)}
+    return changed
+
+
+def _forget(link: Link, stale: set[Asked]) -> None:
+    """Forgets what functions gave before more was known."""
     link.closures = {
         (file, at): env for (file, at), env in link.closures.items()
         if (file, link.project.function(file, at).inside) not in stale
@@ -136,7 +169,6 @@ def _forget_stale(link: Link) -> bool:
         if not report.by:
             del link.findings[key]
     link.causes = {cause: key for cause, key in link.causes.items() if key in link.findings}
-    return bool(stale)
 
 
 def _matters(link: Link, v: Value | None) -> bool:
@@ -155,22 +187,26 @@ def _matters(link: Link, v: Value | None) -> bool:
     return False
 
 
-def _stale(link: Link) -> set[Asked]:
-    """Functions of which more is known now than when they were followed, and what asked something of them."""
+def _news(link: Link) -> set[Asked]:
+    """What is known now that those who asked for it were not told."""
     if link.flags or link.global_flags:
         return {*link.project.all_functions(), *((file, "attributes", cls) for file, cls in link._attributes)}
     told = link.answered
-    stale: set[Asked] = {
+    news: set[Asked] = {
         (file, "built", cls) for (file, cls), given in link.built.items()
         if any(given.get(i) != then and _matters(link, given.get(i)) for i, then in told.get((file, cls), {}).items())
     }  # fmt: skip
-    stale |= {(file, "wrapped", name) for file, name in link.wrapped}
-    stale |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
-    stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed | link.by_state}
+    news |= {(file, "wrapped", name) for file, name in link.wrapped}
+    news |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
+    news |= {(file, "attribute", cls, name) for file, cls, name in link.keyed | link.by_state}
     filled = {key for key in link.puts if is_filled_by_batches(link, key)}
-    stale |= {(file, "attribute", cls, name) for file, cls, name in filled}
-    stale |= link.asks_grads if link.skips_layers else set()
-    todo = list(stale)
+    news |= {(file, "attribute", cls, name) for file, cls, name in filled}
+    return news | (link.asks_grads if link.skips_layers else set())
+
+
+def _with_all_askers(link: Link, news: set[Asked]) -> set[Asked]:
+    """These, and all that asked something of them, over others too."""
+    stale, todo = set(news), list(news)
     while todo:
         one = todo.pop()
         more = link._used.get(one, set()) - stale

@@ -230,7 +230,9 @@ def text_of(values: list[Value], joined: Value, has_numbers: bool = True) -> Val
 def is_bare(full: str, name: str, node: Call) -> bool:
     """Whether a call makes a tensor of constants that wants no gradient."""
     of_torch = full.startswith("torch.") and full[6:] in _CONSTANTS
-    return (of_torch or (not full and name[4:] in _CONSTANTS and name[:4] == "new_")) and is_none(node.given("requires_grad"))
+    return (of_torch or (not full and name[4:] in _CONSTANTS and name[:4] == "new_")) and is_none(
+        node.given("requires_grad")
+    )
 
 
 def is_own_path(values: list[Value]) -> bool:

@@ -117,7 +117,11 @@ def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
         return Value(UNEVEN, sort=("share", "loader"))
     collate = node.given("collate_fn")
     by = frame.value(collate).sort if isinstance(collate, Ref | Call) else None
-    if by is not None and by[0] == "obj" and (target := frame.link.project.method(by[1], by[2], "__call__")) is not None:
+    if (
+        by is not None
+        and by[0] == "obj"
+        and (target := frame.link.project.method(by[1], by[2], "__call__")) is not None
+    ):
         by = ("bound", *target)
     function = frame.link.project.function(*by[1:3]) if by is not None and by[0] in ("fn", "bound") else None
     ends = nodes_in(function.body) if function is not None else ()
