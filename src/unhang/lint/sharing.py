@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -21,7 +22,7 @@ from unhang.lint.values import DIFFERS, Asked, Learned, Value
 _FEW = 3_000  # functions that one process follows sooner than another one is of use
 _MOST = 4  # processes: each holds much of the project
 _LIMIT, _TIMES = 60.0, 20  # seconds, and times what the first process took, that another one may take
-_MOST_ROUNDS = 6  # in which those are followed again of whose callees something has changed; then all others
+_MOST_TIMES = 3  # that a function is followed again: those that call each other need not come to an end
 _LONGEST = 3_600.0  # seconds that one of them waits for what the others have learned
 Roots = list[tuple[int, tuple[int, int]]]
 
@@ -117,13 +118,11 @@ def _follow_again(link: Link, share: Roots) -> None:
             _forget(link, news)
             _follow(link, share, 1)
             asked = set()
-        for _ in range(_MOST_ROUNDS):
-            if not asked:
-                break
-            asked = _askers(link, _changed(link, share, asked))
-        if stale := _with_all_askers(link, asked):
-            _forget(link, stale)
-            _follow(link, share, 1)
+        times = Counter[Asked]()
+        while asked:
+            times.update(asked)
+            more = _askers(link, _changed(link, share, asked))
+            asked = {one for one in more if times[one] < _MOST_TIMES}
         if len(link.by_state) == filled:
             return
 
@@ -202,19 +201,6 @@ def _news(link: Link) -> set[Asked]:
     filled = {key for key in link.puts if is_filled_by_batches(link, key)}
     news |= {(file, "attribute", cls, name) for file, cls, name in filled}
     return news | (link.asks_grads if link.skips_layers else set())
-
-
-def _with_all_askers(link: Link, news: set[Asked]) -> set[Asked]:
-    """These, and all that asked something of them, over others too."""
-    stale, todo = set(news), list(news)
-    while todo:
-        one = todo.pop()
-        more = link._used.get(one, set()) - stale
-        if len(one) == 3 and one[1] == "attributes":  # it is put together anew
-            more |= link._setters.get((one[0], one[2]), set()) - stale
-        stale |= more
-        todo += more
-    return stale
 
 
 def _learned(link: Link) -> Learned:
