@@ -21,31 +21,34 @@ from unhang.lint.conditions import (
     is_once,
     is_refusal,
     parts_asked,
+    picks_grads,
     tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
 from unhang.lint.filling import is_dictionary
+from unhang.lint.graphs import mark_half
 from unhang.lint.ir import Call, Expr, Found, Function, If, Op, Stmt, nodes_in
+from unhang.lint.joining import joined_env, mark_none
 from unhang.lint.link import Link
 from unhang.lint.single import close_handler
-from unhang.lint.special import as_test, paths_in
+from unhang.lint.special import PICKED, as_test, paths_in
 from unhang.lint.values import (
     DIFFERS,
     DOUBT,
+    HELD,
     LOCAL,
-    MAYBE_NONE,
     OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Conditional,
     Effect,
     Needs,
     Value,
-    either,
 )  # fmt: skip
 
 _SIDES = {"__enter__": "__exit__", "__exit__": "__enter__", "__aenter__": "__aexit__", "__aexit__": "__aenter__"}
@@ -147,9 +150,11 @@ class Branches(Calls):
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
         v = as_condition(as_test(s.test, self.value(s.test)))
+        if v.sort == PICKED and picks_grads(self.function, s.test):
+            v = Value(HELD)
         if v.zero is False and is_left_by_choice(s) and not any(isinstance(n, Call) for n in nodes_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
-        is_same = (v.dep & RANK or v.params) and is_kept(s.test, self.function)
+        is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
 
     def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
@@ -179,30 +184,28 @@ class Branches(Calls):
         rests = [len(e.rest) for e in exits]
         ways: list[Way] = []
         fills: list[set[str]] = []
+        alone = [condition.dep & RANK > 0 and works(body) for body in (s.body, s.orelse)]
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
             if body is s.orelse and (bare := asked_for_wrapper(s.test)):
                 self.env[bare] = Value(sort=RAW)
             why = why._replace(needed=other)
+            raised = set(self.raises)
             end, filled = self._way(body, why)
+            if condition.dep & RANK and (mine := self.raises - raised):
+                alone[len(ways)] = True  # what it refuses, the others do not
+                self.raises = raised | {(n, dep & ~TOLD | RANK, params) for n, dep, params in mine}
             fills.append(filled)
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
-        if condition.dep & RANK and condition.zero is not None and works(s.body) != works(s.orelse):
+        if condition.dep & RANK and condition.zero is not None and alone[0] != alone[1]:
             self.alone_before = s.text
         self._unsure -= is_asked_before
         self._no_exits -= is_single
         self.ways_out, self.needs = exits + self._meet(*ways), needs
         here, there = ways
         self._doubt(s.test, condition, ways)
-        if here.end or there.end:
-            self.env = there.env if here.end else here.env
-            if not (here.end and there.end):
-                self.needs |= there.needed if here.end else here.needed
-        else:
-            self.env = joined_env(here.env, there.env)
-            if condition.dep & RANK and not (self.loops and isinstance(s.test, Op) and s.test.op == "in"):
-                _mark_none(self.env, here, there, before)
+        self._rejoin(s.test, condition, here, there, before)
         if condition.dep & RANK and not condition.group:
             self._mark_filled(fills[0] ^ fills[1])
         gone = [way.end in ("raise", "exit") for way in ways]
@@ -222,6 +225,19 @@ class Branches(Calls):
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
+
+    def _rejoin(self, test: Expr, condition: Value, here: Way, there: Way, before: dict[str, Value]) -> None:
+        """What names are worth after two branches."""
+        if here.end or there.end:
+            self.env = there.env if here.end else here.env
+            if not (here.end and there.end):
+                self.needs |= there.needed if here.end else here.needed
+            return
+        self.env = joined_env(here.env, there.env)
+        if condition.dep & RANK and not (self.loops and isinstance(test, Op) and test.op == "in"):
+            mark_none(self.env, here, there, before)
+        if self.link.has_graphs:
+            mark_half(self, test, condition, here.env, there.env)
 
     def _doubt(self, test: Expr, condition: Value, ways: list[Way]) -> None:
         """What a condition says of what is made under it: that the caller alone knows, that it is made once, that there are no others."""
@@ -376,25 +392,3 @@ def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
 def worst_first(effects: list[Effect]) -> list[Effect]:
     """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
     return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)
-
-
-def joined_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
-    """What names are worth after two branches."""
-    out = dict(b)
-    for name, value in a.items():
-        other = b.get(name)
-        out[name] = value if other is None or other is value else either(value, other)
-    return out
-
-
-def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Value]) -> None:
-    """Names that are None on some ranks from here on; what was so and is made on the other ranks now, is so no more."""
-    for name, value in env.items():
-        a, b, old = here.env.get(name), there.env.get(name), before.get(name)
-        if a is None or b is None or a is b:
-            continue
-        made, zero = (a, here.cause.value.zero) if b == old else (b, there.cause.value.zero)
-        if (a.const is None) != (b.const is None):
-            env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
-        elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
-            env[name] = made._replace(dep=0, zero=None)

@@ -8,14 +8,17 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
+from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Attr, Call, Const, Found, Function, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.receivers import MAY_MISS, Receivers
 from unhang.lint.special import (
+    BARE,
     OF_DATA,
-    OWN_PATH,
     TEST,
+    is_bare,
     is_none,
+    is_own_path,
     is_plain_method,
     is_share,
     makes_batches,
@@ -58,6 +61,7 @@ _IS_PLAIN = re.compile(
 )
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
+_READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
@@ -65,6 +69,12 @@ _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "res
 def _is_told_alone(node: Call) -> bool:
     """Whether a call of a library is told to make no collective of all ranks."""
     return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
+
+
+def _is_writing(args: list[Value]) -> bool:
+    """Whether a file is opened to be written."""
+    mode = args[1].const if len(args) > 1 else None
+    return isinstance(mode, str) and mode[:1] in ("w", "a", "x")
 
 
 def _own_state(node: Call, full: str, name: str) -> Value | None:
@@ -183,6 +193,8 @@ class Calls(Receivers):
         """A collective that is called by its full name."""
         if _is_told_alone(node):
             return PLAIN
+        if full.startswith("torch.distributed.nn."):  # its backward meets as well
+            found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
 
     def _metric(self, node: Call) -> Value:
@@ -256,11 +268,8 @@ class Calls(Receivers):
         by_name = value_of_name(name or full.rpartition(".")[2])
         if by_name.dep and not callee.dep & ~RANK:
             return by_name._replace(group=self.group_asked(node, owner, name))
-        if name in known.IS_THERE:
-            at = owner if owner and not full else name_at(node)
-            is_own = any(v.sort == OWN_PATH or v.dep & LOCAL for v in (base, *args))
-            if is_own or changes(self, at, node.line):
-                return Value(LOCAL, sort=TEST)
+        if self._asks_for_file(node, full, owner, base, name, args):
+            return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
@@ -271,7 +280,18 @@ class Calls(Receivers):
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
             return text_of([base, *args], Value(joined.dep & LOCAL, joined.params), name == "format")
-        return tensor_method(full, base, name, args, joined)
+        made = tensor_method(full, base, name, args, joined)
+        is_constant = self.link.has_graphs and made.sort in (None, AGREED) and is_bare(full, name, node)
+        return made._replace(sort=BARE) if is_constant else made
+
+    def _asks_for_file(self, node: Call, full: str, owner: str, base: Value, name: str, args: list[Value]) -> bool:
+        """Whether it asks if a file is there that may be so for this rank alone. Reading one of its own is noted."""
+        if name in known.IS_THERE:
+            at = owner if owner and not full else name_at(node)
+            return is_own_path([base, *args]) or changes(self, at, node.line)
+        reads = is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) is not None
+        self.own_reads += reads and not _is_writing(args)
+        return False
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
         """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""

@@ -15,7 +15,7 @@ from unhang.errors import NotEvidence
 from unhang.lint.cache import Cache
 from unhang.lint.ir import EncodedFile, File, Found, encode
 from unhang.lint.link import Link
-from unhang.lint.reading import deep_and_quick, may_help, read_file
+from unhang.lint.reading import deep_and_quick, may_help, package_of, read_file
 from unhang.lint.settings import LintSettings
 from unhang.lint.sharing import findings
 
@@ -76,6 +76,7 @@ def _bytes(path: str, unread: dict[str, str]) -> bytes | None:
 def _with_result(
     contents: dict[str, bytes], unread: dict[str, str], settings: LintSettings, cache: Cache | None, jobs: int
 ) -> LintResult:
+    package_of.cache_clear()
     digests = {path: blake2b(data, digest_size=16).digest() for path, data in contents.items()}
     key = blake2b(
         b"".join(p.encode("utf-8", "surrogatepass") + d for p, d in sorted(digests.items())), digest_size=16

@@ -30,6 +30,7 @@ from unhang.lint.values import (
     MAYBE_NONE,
     NONE_BY_BATCH,
     OWN_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     UNKNOWN,
@@ -88,6 +89,8 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
     if is_device(parts[0]) and b.const == 0:
         return Value(RANK, zero=op in ("==", "is"))
+    if op in ("in", "not in") and b.sort == OWN_KEYS and b.dep & LOCAL:
+        return Value(LOCAL, sort=TEST)
     if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
         b = b._replace(dep=b.dep & ~DATA)
     joined = mixed(a, b)

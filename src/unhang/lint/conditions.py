@@ -177,6 +177,30 @@ def as_condition(v: Value) -> Value:
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
 
 
+def picks_grads(function: Function, e: Expr, steps: int = 3) -> bool:
+    """Whether it is a list of what has a gradient: `[p for p in params if p.grad is not None]`, those of such a list, or what is put into it so."""
+    match e:
+        case Ref(path=path) if steps:
+            asked = [n for n in nodes_in(function.body) if isinstance(n, If) and _asks_grad(n.test)]
+            put = Ref(f"{path}.append")
+            if any(isinstance(n, Call) and n.func == put for one in asked for n in nodes_in(one.body)):
+                return True
+            return any(picks_grads(function, n.value, steps - 1) for n in function.bindings if e in n.targets)
+        case Op(op="comp", parts=[_, *loops]):
+            parts = [p for loop in loops if isinstance(loop, Op) for p in loop.parts]
+            return any(map(_asks_grad, parts)) or picks_grads(function, parts[1], steps - 1)
+    return False
+
+
+def _asks_grad(test: Expr) -> bool:
+    match test:
+        case Op(op="is not", parts=[Ref(path=path), _]):
+            return path.endswith(".grad")
+        case Op(op="and", parts=parts):
+            return any(map(_asks_grad, parts))
+    return False
+
+
 def is_of_first(frame: Branches, test: Expr, v: Value) -> bool:
     """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
     of_object = any((frame.file, n) in frame.link.of_first for n in asked_for_itself(test))

@@ -100,8 +100,8 @@ def is_stop_file(path: str) -> bool:
 
 def works(body: Sequence[Stmt | Expr]) -> bool:
     """Whether statements or expressions read or write something, or ask somebody for it, and leave it to others what happens if that fails."""
-    calls = (n for n in nodes_in(list(body), Try) if isinstance(n, Call))
-    return any(_WORKS.search(name_of(n)) and name_of(n) not in known.NAMES for n in calls)
+    names = (name_of(n) for n in nodes_in(list(body), Try) if isinstance(n, Call))
+    return any(_WORKS.search(n) and n[-1] != "_" and n not in known.NAMES for n in names)  # `copy_` is of a tensor
 
 
 def is_told_after(frame: Handlers, handler: Handler) -> bool:

@@ -9,6 +9,7 @@ from unhang.lint.comparing import comparison
 from unhang.lint.conditions import asks_for_others, asks_if_there, implied, is_choice, is_defined, is_never_a_rank
 from unhang.lint.doubts import works
 from unhang.lint.filling import comprehension
+from unhang.lint.graphs import is_half, parts_graphs
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
 from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
@@ -18,6 +19,7 @@ from unhang.lint.special import (
     COLLECTED,
     COMPARISONS,
     COUNT,
+    HALF,
     LENGTH,
     OWN_PATH,
     PADDED,
@@ -88,6 +90,7 @@ class Expressions:
     effects: list[Effect]
     needs: Needs
     forwards: int  # of wrapped modules so far
+    own_reads: int  # of files that this rank has for itself, so far
     guesses: int  # how many calls around are of objects whose class was told by a name alone
     later: list[Conditional]
     conditions: list[tuple[Cause, int, int]]
@@ -215,6 +218,10 @@ class Expressions:
                 if name in self.link.meeting_properties:
                     self.ask(sort, name)
                 found = self.link.attribute(sort, name)
+                if found is None and kind == "class" and name == "apply":  # of an autograd function
+                    at = self.link.project.method(sort[1], sort[2], "forward")
+                    if at is not None and self.link.project.function(*at).has_context:
+                        return Value(sort=("bound", *at))
                 if found is not None:
                     if name in _TENSOR_FACTS:
                         return found._replace(dep=found.dep & ~DATA)
@@ -361,6 +368,8 @@ class Expressions:
         if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
             self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
+        if is_half(a, b) and parts_graphs(self, parts[0], test):
+            both = both._replace(sort=HALF)
         if (
             (a.const is None) != (b.const is None)
             and asks_if_there(parts[0], parts[2] if a.const is None else parts[1])

@@ -50,6 +50,12 @@ def is_by_batch(frame: Passing) -> bool:
     return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in (*inside, *left))
 
 
+def is_by_own_state(frame: Passing) -> bool:
+    """Whether a rank comes to this line where its own clock, memory or disk allows it."""
+    causes = [c for c, *_ in frame.conditions] + [e.cause for e in frame.ways_out if e.kind in ("continue", "return")]
+    return any(c.value.dep & LOCAL and not c.value.dep & RANK for c in causes)
+
+
 def fill(frame: Frame, place: Op) -> None:
     """Something is put into `kept[key]`: where the key is a word of the batch, each rank has keys of its own."""
     base, key = place.parts
@@ -57,6 +63,13 @@ def fill(frame: Frame, place: Op) -> None:
         return
     v = frame.value(key) if isinstance(key, Ref | Op) else Value()
     head, _, name = base.path.partition(".")
+    by = frozenset[int]()
+    if isinstance(key, Const) and "." not in base.path and not has_word(frame, base.path, key):
+        by = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions if c.value.sort == TEST))
+    if by and not is_by_batch(frame) and is_dictionary(frame, base.path):
+        old = frame.env.get(base.path, Value())
+        frame.env[base.path] = Value(old.dep, old.params | by, OWN_KEYS)
+        return
     is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
     if v.dep & RANK or not is_told or v.sort not in (None, SAMPLE, ("param", *v.params)):
         return
@@ -69,6 +82,12 @@ def fill(frame: Frame, place: Op) -> None:
     frame.env[base.path] = Value(UNEVEN, sort=OWN_KEYS)
     if name:
         note_keys(frame, head, name)
+
+
+def has_word(frame: Frame, path: str, word: Const) -> bool:
+    """Whether a dictionary of this function begins with a word."""
+    bound = (v for n in frame.function.bindings for t, v in pairs_of(n) if t == Ref(path))
+    return any(isinstance(v, Op) and v.op == "dict" and word in v.parts for v in bound)
 
 
 def container_of(e: Node) -> str:
@@ -102,6 +121,8 @@ def note_put(frame: Frame, e: Expr) -> None:
     if name and me is not None and me.sort is not None and me.sort[0] == "obj" and not frame.is_special:
         key = (me.sort[1], me.sort[2], name)
         frame.puts[key] = frame.puts.get(key, True) and is_by_batch(frame)
+        if is_by_own_state(frame):
+            frame.link.by_state.add(key)
 
 
 def take_over_puts(frame: Passing, puts: dict[Kept, bool], function: Function, owner: str) -> None:

@@ -14,6 +14,7 @@ from unhang.lint.divergence import Cause
 from unhang.lint.doubts import works
 from unhang.lint.filling import fill, is_by_batch, note_put, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
+from unhang.lint.graphs import added
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
 from unhang.lint.link import Link
@@ -52,6 +53,7 @@ from unhang.lint.values import (
     PLAIN,
     RAISED,
     RANK,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -101,7 +103,7 @@ class Frame(Loops):
         self.line_now = 0
         self._line, self._is_empty, self.alone_before = 0, False, ""
         self._empty: set[str] = set()
-        self.is_leaving = self.guesses = self.forwards = 0
+        self.is_leaving = self.guesses = self.forwards = self.own_reads = 0
         self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
@@ -272,6 +274,8 @@ class Frame(Loops):
             by_name = value_of_name(last)
             if by_name.dep or (by_name.sort is not None and value is PLAIN):
                 value = by_name
+        if self.link.has_graphs:
+            value = added(self, self.env.get(target.path), value)
         head, _, name = target.path.partition(".")
         if head == "self" and name and "." not in name and not self.is_special:
             value = keep(self, name, value)
@@ -317,8 +321,9 @@ class Frame(Loops):
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
             why = mixed(*(c.value for c, *_ in self.conditions))
-            if (why.dep & DIFFERS or why.params) and s.value is not None:
-                self.raises.add((name_of(s.value), why.dep & DIFFERS, why.params))
+            told = TOLD if any(c.value.sort == AGREED for c, *_ in self.conditions) else 0
+            if (why.dep & DIFFERS or why.params or told) and s.value is not None:
+                self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)

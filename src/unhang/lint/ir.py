@@ -190,6 +190,11 @@ class Function(msgspec.Struct, array_like=True, dict=True):
         """Whether its first parameter is the object."""
         return bool(self.owner) and "staticmethod" not in self.decorators
 
+    @property
+    def has_context(self) -> bool:
+        """Whether it is a part of an autograd function: torch calls it, with a context."""
+        return bool(self.owner) and self.parameters[:1] == ["ctx"]
+
 
 class Found(msgspec.Struct, array_like=True):
     """What a rule found. Columns count characters from 1; `way`: the places that lead to it, the cause first; `words`: for its card.

@@ -23,7 +23,7 @@ from unhang.lint.special import (
     keeps_length,
     value_of_name,
 )
-from unhang.lint.values import AGREED, DATA, LOCAL, LONGEST, OWN_KEYS, PLAIN, RANK, UNEVEN, UNKNOWN, Value
+from unhang.lint.values import AGREED, DATA, LOCAL, LONGEST, OWN_BATCH, OWN_KEYS, PLAIN, RANK, UNEVEN, UNKNOWN, Value
 
 _OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
 
@@ -51,6 +51,9 @@ class Items(Expressions):
             return PLAIN
         if v.sort is not None and v.sort[0] == "table":
             return special.in_table(v.sort, at)
+        if v.sort is not None and v.sort[0] == "words":  # of a batch
+            of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
+            return of_word
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         is_slice = isinstance(index, Op) and index.op == ":"
@@ -91,4 +94,7 @@ class Items(Expressions):
         if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
+        if not v.dep and not v.params and v.sort in (None, TEST) and not is_slice:  # what is picked by an item
+            is_plain = at.sort is not None and at.sort[0] == "param"
+            dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
         return Value(dep, v.params) if dep or v.params else PLAIN

@@ -191,6 +191,7 @@ LOCAL_SOURCES = {
     *("uuid.uuid4", "uuid.uuid1", "os.getpid", "socket.gethostname", "platform.node", "os.uname"),
     *("tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.mktemp"),
     *("tempfile.TemporaryDirectory", "tempfile.NamedTemporaryFile"),
+    *("os.sysconf", "os.statvfs", "os.getloadavg", "os.times"),
     *("os.urandom", "secrets.token_hex", "secrets.randbelow"),
     *("psutil.virtual_memory", "shutil.disk_usage", "torch.cuda.memory_allocated", "torch.cuda.memory_reserved"),
     *("torch.cuda.max_memory_allocated", "torch.cuda.mem_get_info", "torch.cuda.memory_stats"),

@@ -12,7 +12,8 @@ from typing import Any
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.filling import is_filled_by_batches, set_by_threads
-from unhang.lint.ir import Expr, File, Found
+from unhang.lint.graphs import have_graphs
+from unhang.lint.ir import File, Found
 from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
@@ -61,6 +62,9 @@ class Link(Makers):
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
+        self.by_state: set[tuple[int, str, str]] = (
+            set()
+        )  # those into which a rank puts what its clock, memory or disk allows
         self.puts: defaultdict[Kept, set[Put]] = defaultdict(
             set
         )  # who puts something into containers that objects keep
@@ -93,6 +97,7 @@ class Link(Makers):
         self.needs_all = self.wraps and not finds_unused(files)  # layers must run on all ranks
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
+        self.has_graphs = have_graphs(files)
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
@@ -140,6 +145,7 @@ class Link(Makers):
                     "<lambda>",
                     "",
                 }
+                words |= {"apply"} if function.has_context else set()
                 if function.inside <= 0:
                     yield key
                 else:  # what is written inside a function is followed with it, and then as what it hands out
@@ -173,7 +179,10 @@ class Link(Makers):
         key = (path, found.code, found.line, found.column)
         if found.words.get("at"):
             key = self.causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
-        self.findings.setdefault(key, report).by.update(report.by)
+        kept = self.findings.setdefault(key, report)
+        kept.by.update(report.by)
+        if report.found.calls < kept.found.calls:  # the one without a doubt
+            self.findings[key] = kept._replace(found=report.found)
 
     def makers(self) -> set[str]:
         """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
@@ -275,8 +284,8 @@ class Link(Makers):
                 self._asked(f, "attribute", c, name)
             if (f, c, name) in self.by_threads:
                 return self.by_threads[f, c, name]
-            if (f, c, name) in self.keyed:
-                return Value(UNEVEN, sort=OWN_KEYS)
+            if (f, c, name) in self.keyed or (f, c, name) in self.by_state:
+                return Value(UNEVEN | LOCAL * ((f, c, name) in self.by_state), sort=OWN_KEYS)
             if self.when[0] and is_filled_by_batches(self, (f, c, name)):
                 return Value(sort=FILLED)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
@@ -324,7 +333,7 @@ class Link(Makers):
         sort = value.sort
         if sort is not None and sort[0] == "param":
             self.given.add((file, cls, name))
-        if sort is not None and sort[0] in ("param", "of", "sized"):
+        if sort is not None and sort[0] in ("param", "of", "sized", "bare", "half bare"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
@@ -342,15 +351,6 @@ class Link(Makers):
     def is_flag(self, file: int, path: str) -> bool:
         """Whether the handler of a signal sets what is at a path."""
         return (file, path) in self.global_flags or (path.startswith("self.") and path[5:] in self.flags)
-
-    def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
-        """With what an object is made."""
-        for i, (_, v) in given.items():
-            if v.sort is not None and v.sort[0] in ("wrap", "group"):
-                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
-            elif v.sort is not None and v.sort[0] in ("obj", "one of"):
-                given_so_far = self.built.setdefault((sort[1], sort[2]), {})
-                given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))
 
     # Functions.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from unhang.lint.branches import joined_env, worst_first
+from unhang.lint.branches import worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Call, Const, Expr, Loop, Ref, Set, With, nodes_in
+from unhang.lint.joining import joined_env
 from unhang.lint.single import found_in_endless_loop, found_in_order
 from unhang.lint.special import called_name, paths_in, sample
 from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
+from unhang.lint.ir import Expr
 from unhang.lint.project import Project
-from unhang.lint.values import Effect, Summary, Value
+from unhang.lint.special import OWN_PATH
+from unhang.lint.values import DIFFERS, LOCAL, Effect, Raised, Summary, Value, either
 
 
 class Makers:
@@ -59,6 +61,13 @@ class Makers:
                     return [e for e in self.summary(*target).effects if e.param < 0]
         return ()
 
+    def raised_by(self, v: Value, method: str) -> set[Raised]:
+        """What a method of an object raises by what differs, whoever calls it."""
+        target = (
+            self.project.method(v.sort[1], v.sort[2], method) if v.sort is not None and v.sort[0] == "obj" else None
+        )
+        return {r for r in self.summary(*target).raises if not r[2]} if target is not None else set()
+
     def wrapper_of(self, file: int, name: str) -> Value | None:
         """The wrapped module that a function of this file keeps under this name."""
         self._asked(file, "wrapped", name)
@@ -70,3 +79,14 @@ class Makers:
         given = self.built.get((file, cls), {}).get(parameter)
         self.answered.setdefault((file, cls), {})[parameter] = given
         return given
+
+    def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
+        """With what an object is made."""
+        for i, (_, v) in given.items():
+            if v.sort is not None and v.sort[0] in ("wrap", "group"):
+                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
+            elif v.sort == OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
+                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
+            elif v.sort is not None and v.sort[0] in ("obj", "one of"):
+                given_so_far = self.built.setdefault((sort[1], sort[2]), {})
+                given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))

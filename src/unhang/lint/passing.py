@@ -9,6 +9,7 @@ from typing import Any
 
 from unhang.lint.divergence import Cause
 from unhang.lint.filling import take_over_puts
+from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.items import Items
 from unhang.lint.keeping import by_some, mark, take_over
@@ -33,6 +34,7 @@ from unhang.lint.values import (
     OWN_KEYS,
     PLAIN,
     RANK,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Effect,
@@ -51,6 +53,15 @@ _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?
 _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
+_WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
+_OBJECTS = {
+    "obj",
+    "wrap",
+    "one of",
+    "fn",
+    "bound",
+    "class",
+}  # whatever is agreed on of their parts, they stay what they are
 _CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
@@ -139,10 +150,11 @@ class Passing(Items):
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
+        self._runs_backward(node, file, function, args, name)
         fills = PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills) if fills else PLAIN
-        offset = 1 if sort[0] == "bound" and function.is_method else 0
+        offset = 1 if sort[0] == "bound" and (function.is_method or function.has_context) else 0
         given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
@@ -159,8 +171,9 @@ class Passing(Items):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
         more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
-        for conditional in (*general.conditional, *more) if not self.is_special else ():
-            settle(self, conditional, given, place)
+        for conditional in (*general.conditional, *more):
+            if not self.is_special or conditional.found.code == "LNT303":
+                settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
@@ -173,14 +186,14 @@ class Passing(Items):
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
-            if (dep | by.dep) & DIFFERS or by.params:
-                self.raises.add((raised, (dep | by.dep) & DIFFERS, by.params))
+            if (dep | by.dep) & (DIFFERS | TOLD) or by.params:
+                self.raises.add((raised, (dep | by.dep) & (DIFFERS | TOLD), by.params))
         agrees = agrees_by_name(function.name) and any(
             e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
         )
         for i in given if agrees else summary.unifies:
-            expr = given[i][0] if i in given else None
-            if isinstance(expr, Ref):
+            expr, v = given.get(i, (None, PLAIN))
+            if isinstance(expr, Ref) and (v.sort is None or v.sort[0] not in _OBJECTS):
                 self.env[expr.path] = Value(sort=AGREED)
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
@@ -192,6 +205,14 @@ class Passing(Items):
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
+
+    def _runs_backward(self, node: Call, file: int, function: Function, args: list[Value], name: str) -> None:
+        """If it is the forward of an autograd function that runs, its backward will run where it is given a graph."""
+        if not function.has_context or function.name != "forward":
+            return
+        backward = self.link.project.method(file, function.owner, "backward")
+        if backward is not None and any(e.param < 0 for e in self.link.summary(*backward).effects):
+            found_in_graph(self, node, args, name)
 
     def _change(
         self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,
@@ -233,6 +254,8 @@ class Passing(Items):
                 and (v.sort is None or v.sort[0] in _CARRIED)
             ):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
+            elif v.sort is not None and v.sort[0] == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
+                out[i] = v
             elif is_plain and i in asked and (const is None or isinstance(const, bool)):
                 out[i] = Value(const=const)
         return frozenset(out.items())
@@ -267,6 +290,7 @@ class Passing(Items):
         if effect.param not in given:
             return
         v = given[effect.param][1]
+        self.raises |= self.link.raised_by(v, effect.method)
         for made in (*self.link.made_by(v, effect.method), *self.layers(v, effect.method)):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 

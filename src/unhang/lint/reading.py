@@ -13,6 +13,7 @@ import tokenize
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from unhang.lint.ir import File, Found
 from unhang.lint.known import HINTS, is_of_test
@@ -129,10 +130,17 @@ def _cells(data: bytes) -> tuple[bytes, str]:
 def module_of(path: str) -> str:
     """The name under which a file is imported: from the topmost folder that is a package."""
     folder, name = os.path.split(os.path.abspath(path))
-    parts = [] if name == "__init__.py" else [name.removesuffix(".py")]
-    while os.path.exists(os.path.join(folder, "__init__.py")):
-        folder, name = os.path.split(folder)
-        parts.append(name)
-        if not name:
-            break
-    return ".".join(reversed(parts))
+    package = package_of(folder)
+    if name == "__init__.py":
+        return package
+    return f"{package}.{name.removesuffix('.py')}" if package else name.removesuffix(".py")
+
+
+@cache
+def package_of(folder: str) -> str:
+    """The name under which a folder is imported; empty: it is no package. Asked for once a run: `package_of.cache_clear()`."""
+    above, name = os.path.split(folder)
+    if not name or not os.path.exists(os.path.join(folder, "__init__.py")):
+        return ""
+    package = package_of(above)
+    return f"{package}.{name}" if package else name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint.ir import Expr, Found, Ref
-from unhang.lint.special import LENGTH, PICKED
+from unhang.lint.special import HALF, LENGTH, PICKED
+from unhang.lint.tensors import OWN_WIDTH
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -13,6 +14,7 @@ from unhang.lint.values import (
     FILLED,
     HELD,
     LOCAL,
+    LONGEST,
     LOSS,
     MAYBE_NONE,
     MISSING,
@@ -48,7 +50,7 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         return
     v = given[conditional.param][1]
     found = conditional.found
-    if conditional.method.startswith(("part:", "missing:", "is set", "is ragged")):
+    if conditional.method.startswith(("part:", "missing:", "is set", "is ragged", "is half")):
         _settle_asked(frame, conditional, given, place)
     elif conditional.method == "is None":
         if found.code == "LNT111":
@@ -107,9 +109,14 @@ def _settle_asked(frame: Passing, conditional: Conditional, given: dict[int, tup
             link.report(conditional.path, found)
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
+    elif conditional.method == "is half":
+        if v.sort == HALF:
+            link.report(place.path, Found(found.code, place.line, place.column + 1, found.words))
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method == "is ragged":
-        if v.sort is not None and v.sort[0] == "ragged":
-            words = {**found.words, "how": str(v.sort[1])}
+        if (v.sort is not None and v.sort[0] == "ragged") or (v.sort is None and v.dep & LONGEST):
+            words = {**found.words, "how": OWN_WIDTH if v.sort is None else str(v.sort[1])}
             link.report(place.path, Found(found.code, place.line, place.column + 1, words))
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))

@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from unhang.lint.divergence import GROUPS
+from unhang.lint.exchange import Exchanges
 from unhang.lint.filling import is_filled_by_batches
 from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
 from unhang.lint.link import Link
@@ -20,6 +22,7 @@ from unhang.lint.values import DIFFERS, Asked, Learned, Value
 _FEW = 3_000  # functions that one process follows sooner than another one is of use
 _MOST = 4  # processes: each holds much of the project
 _LIMIT, _TIMES = 60.0, 20  # seconds, and times what the first process took, that another one may take
+_MOST_TIMES = 3  # that a function is followed again: those that call each other need not come to an end
 _LONGEST = 3_600.0  # seconds that one of them waits for what the others have learned
 Roots = list[tuple[int, tuple[int, int]]]
 
@@ -36,6 +39,7 @@ def findings(link: Link, jobs: int) -> Iterator[tuple[str, Found]]:
         for helper in helpers:
             helper.end()
     _judge_threads(link)
+    Exchanges(link).judge()
     for report in sorted(link.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)):
         yield report.path, report.found
 
@@ -106,14 +110,48 @@ def _follow(link: Link, share: Roots, turn: int) -> None:
 
 
 def _follow_again(link: Link, share: Roots) -> None:
-    """After more is known."""
-    if _forget_stale(link):
-        _follow(link, share, 1)
+    """After more is known; once more, where that says of a container who fills it."""
+    for _ in range(2):
+        filled, news = len(link.by_state), _news(link)
+        asked = _askers(link, news) | (link.asks_grads & news)
+        if link.flags or link.global_flags:
+            _forget(link, news)
+            _follow(link, share, 1)
+            asked = set()
+        times = Counter[Asked]()
+        while asked:
+            times.update(asked)
+            more = _askers(link, _changed(link, share, asked))
+            asked = {one for one in more if times[one] < _MOST_TIMES}
+        if len(link.by_state) == filled:
+            return
 
 
-def _forget_stale(link: Link) -> bool:
-    """Forgets what functions gave before more was known; whether there are any."""
-    stale = _stale(link)
+def _askers(link: Link, news: set[Asked]) -> set[Asked]:
+    """The functions that have asked for these, and those that are written in such a one."""
+    asked = set[Asked]().union(*(link._used.get(one, ()) for one in news))
+    asked |= {(f, at) for f, at in link.closures if (f, link.project.function(f, at).inside) in asked}
+    return {one for one in asked if len(one) == 2}
+
+
+def _changed(link: Link, share: Roots, asked: set[Asked]) -> set[Asked]:
+    """Follows those again that have asked for what is news, and says what they give else than before."""
+    before = {key: summary for key, summary in link._summaries.items() if key[:2] in asked}
+    attributes = {cls: dict(values) for cls, values in link._attributes.items()}
+    modules = {file: link._modules[file] for file, at, _ in before if at == 0 and file in link._modules}
+    _forget(link, asked)
+    _follow(link, share, 1)
+    changed: set[Asked] = {key[:2] for key, summary in before.items() if link.summary(*key) != summary}
+    changed |= {(file, 0) for file, values in modules.items() if link._modules.get(file) != values}
+    for (file, cls), values in attributes.items():
+        if (now := link._attributes.get((file, cls), {})) != values:
+            changed |= {(file, "attributes", cls)}
+            changed |= {(file, "attribute", cls, name) for name in now if now[name] != values.get(name)}
+    return changed
+
+
+def _forget(link: Link, stale: set[Asked]) -> None:
+    """Forgets what functions gave before more was known."""
     link.closures = {
         (file, at): env for (file, at), env in link.closures.items()
         if (file, link.project.function(file, at).inside) not in stale
@@ -130,11 +168,12 @@ def _forget_stale(link: Link) -> bool:
         if not report.by:
             del link.findings[key]
     link.causes = {cause: key for cause, key in link.causes.items() if key in link.findings}
-    return bool(stale)
 
 
 def _matters(link: Link, v: Value | None) -> bool:
-    """Whether an object with which others are made makes collectives, or holds what differs between ranks."""
+    """Whether an object with which others are made makes collectives, is what differs between ranks, or holds that."""
+    if v is not None and v.dep:
+        return True
     sorts = () if v is None or v.sort is None else v.sort[1] if v.sort[0] == "one of" else (v.sort,)
     for kind, *of in sorts:
         if kind != "obj":
@@ -147,37 +186,28 @@ def _matters(link: Link, v: Value | None) -> bool:
     return False
 
 
-def _stale(link: Link) -> set[Asked]:
-    """Functions of which more is known now than when they were followed, and what asked something of them."""
+def _news(link: Link) -> set[Asked]:
+    """What is known now that those who asked for it were not told."""
     if link.flags or link.global_flags:
         return {*link.project.all_functions(), *((file, "attributes", cls) for file, cls in link._attributes)}
     told = link.answered
-    stale: set[Asked] = {
+    news: set[Asked] = {
         (file, "built", cls) for (file, cls), given in link.built.items()
         if any(given.get(i) != then and _matters(link, given.get(i)) for i, then in told.get((file, cls), {}).items())
     }  # fmt: skip
-    stale |= {(file, "wrapped", name) for file, name in link.wrapped}
-    stale |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
-    stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed}
+    news |= {(file, "wrapped", name) for file, name in link.wrapped}
+    news |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
+    news |= {(file, "attribute", cls, name) for file, cls, name in link.keyed | link.by_state}
     filled = {key for key in link.puts if is_filled_by_batches(link, key)}
-    stale |= {(file, "attribute", cls, name) for file, cls, name in filled}
-    stale |= link.asks_grads if link.skips_layers else set()
-    todo = list(stale)
-    while todo:
-        one = todo.pop()
-        more = link._used.get(one, set()) - stale
-        if len(one) == 3 and one[1] == "attributes":  # it is put together anew
-            more |= link._setters.get((one[0], one[2]), set()) - stale
-        stale |= more
-        todo += more
-    return stale
+    news |= {(file, "attribute", cls, name) for file, cls, name in filled}
+    return news | (link.asks_grads if link.skips_layers else set())
 
 
 def _learned(link: Link) -> Learned:
     """What is known here so far."""
     outside = [one for of in link.outside.values() for one in of] + link.pending
     flags = link.flags, link.global_flags, link.skips_layers
-    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, outside, link.puts)
+    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, link.by_state, outside, link.puts)
 
 
 def _learn(link: Link, of: Learned, own: Roots) -> None:
@@ -190,6 +220,7 @@ def _learn(link: Link, of: Learned, own: Roots) -> None:
     link.global_flags |= of.global_flags
     link.skips_layers |= of.skips_layers
     link.keyed |= of.keyed
+    link.by_state |= of.by_state
     for key, rows in of.puts.items():
         link.puts[key] |= rows
     ours = {n for n, _ in own}

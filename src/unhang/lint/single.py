@@ -12,13 +12,14 @@ from unhang.lint.divergence import GROUPS
 from unhang.lint.doubts import is_told_after
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, Leave, Loop, Op, Ref, Stmt, nodes_in
 from unhang.lint.libraries import Collective
-from unhang.lint.special import is_numbered
-from unhang.lint.tensors import is_padded_alone, is_padded_to_a_length
+from unhang.lint.special import is_numbered, name_of
+from unhang.lint.tensors import OWN_WIDTH, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DOUBT,
     LONGEST,
     RANK,
     RAW,
+    TOLD,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -39,6 +40,7 @@ _BROAD = {
     *("Exception", "BaseException", "RuntimeError", "ValueError", "OutOfMemoryError", "OSError", "IOError"),
     *("AssertionError", "Empty", "TimeoutError", "ConnectionError", "JSONDecodeError", "UnicodeDecodeError"),
 }  # fmt: skip
+_OF_MACHINES = {"Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "OSError", "IOError"}
 _FEATURE_TESTS = {
     *("ImportError", "ModuleNotFoundError", "AttributeError", "NotImplementedError"),
     *("StopIteration", "KeyboardInterrupt"),
@@ -89,8 +91,7 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
         if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
             frame.link.project.files[frame.file].functions
         ):
-            how = "padded to the longest of this rank's own sequences"
-            _found(frame, "LNT303", node.line, node.column, None, "", how=how, call=_text(node))
+            _found(frame, "LNT303", node.line, node.column, None, "", how=OWN_WIDTH, call=_text(node))
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
@@ -214,8 +215,12 @@ _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
 
 def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
     """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
+    asks_before = any(e.param < 0 for e in frame.effects)  # for sizes, perhaps
     for e, v in zip(node.args, args, strict=True):
-        is_given = isinstance(e, Ref) and frame.parameter(e.path) >= 0 and not frame.effects  # it asks no sizes before
+        if isinstance(e, Call) and isinstance(e.func, Ref) and name_of(e) in ("contiguous", "clone", "detach"):
+            e = Ref(e.func.path.rpartition(".")[0])
+            v = frame.ref(e.path) if v.sort is None else v
+        is_given = isinstance(e, Ref) and frame.parameter(e.path) >= 0 and not asks_before
         if (
             is_given
             and v.sort is not None
@@ -225,6 +230,8 @@ def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copi
         ):
             found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
+        if v.dep & LONGEST and not copies and made.op == "all_gather" and v.sort is None:
+            _found(frame, "LNT303", node.line, node.column, None, "", how=OWN_WIDTH, call=_text(node))
         if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
             continue
         if v.sort[0] == "odd" and not copies:
@@ -285,6 +292,8 @@ def found_in_handler(
         return False
     if _alone_before(frame, handler, end, made, own):
         return True
+    if handler.names and all(frame.caught.get(n) == TOLD and n not in _OF_MACHINES for n in handler.names):
+        return True  # all have agreed to raise it
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
@@ -312,8 +321,10 @@ def found_in_handler(
 def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
     """Finds a handler that goes on after what one rank alone reads or writes has failed, before the others wait for it."""
     waits = [e for e in made if e.after and e.param < 0 and not e.is_order]
-    goes_on = end not in ("raise", "exit") and not gives_up(handler.body) and frame.function.name not in _LAST
-    if not waits or own or not goes_on or not is_broad_handler(handler) or is_told_after(frame, handler):
+    goes_on = end not in ("raise", "exit") and not gives_up(handler.body)
+    goes_on = goes_on and (frame.loops > 0 or frame.function.name not in _LAST)
+    is_caught = is_broad_handler(handler) or any(dep & RANK for dep in frame.caught.values())
+    if not waits or own or not goes_on or not is_caught or is_told_after(frame, handler):
         return False
     words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
     found = Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls)

@@ -13,6 +13,7 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     LOCAL,
+    LONGEST,
     LOSS,
     MAYBE,
     NO_PARAMS,
@@ -46,6 +47,8 @@ ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
 SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
 BLOCK = ("share", "block")  # from what the rank says to what the rank says
 BLOCK_LENGTH = ("block length",)  # of such a part: of interest where the last ranks have nothing
+BARE = ("bare",)  # a tensor of constants, without a graph
+HALF = ("half bare",)  # such a one on some ranks, and one with a graph on others
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -63,6 +66,7 @@ _BATCH = re.compile(
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
 _NUMBERED = re.compile(r"rank|size|dim|index|indices|(?:\b|_)ids?(?:\b|_)|layers?\b|range\(|group")
+_CONSTANTS = {"zeros", "zeros_like", "ones", "ones_like", "empty", "empty_like", "full", "full_like"}
 _RANKS_IN_ALL = {"world_size", "get_world_size", "num_processes", "num_replicas", "_world_size"}
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
 
@@ -149,6 +153,8 @@ def element(v: Value) -> Value:
     sort = v.sort
     if sort is None:
         return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
+    if sort == ("many", ("widest",)):
+        return Value(OWN_BATCH | LONGEST)
     if sort[0] == "many":
         return Value(v.dep & (OF_DATA | NONE_BY_BATCH) | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
     if sort[0] == "zip":
@@ -159,6 +165,8 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, NO_PARAMS, sorts[0] if len(sorts) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v
+    if sort[0] == "share":  # one of this rank's items
+        return Value(v.dep & DATA | OWN_BATCH, NO_PARAMS)
     return Value(v.dep & DATA, v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
 
 
@@ -213,8 +221,23 @@ def is_step(v: Value) -> bool:
 
 def text_of(values: list[Value], joined: Value, has_numbers: bool = True) -> Value:
     """A text or a path that is made of these. `has_numbers`: numbers are written into it."""
-    is_own = any(v.sort == OWN_PATH or (has_numbers and v.dep & RANK and not v.group) for v in values)
+    is_own = any(
+        v.sort == OWN_PATH or ((has_numbers or v.sort in RANKS) and v.dep & RANK and not v.group) for v in values
+    )
     return joined._replace(dep=joined.dep & ~RANK, sort=OWN_PATH if is_own else None)
+
+
+def is_bare(full: str, name: str, node: Call) -> bool:
+    """Whether a call makes a tensor of constants that wants no gradient."""
+    of_torch = full.startswith("torch.") and full[6:] in _CONSTANTS
+    return (of_torch or (not full and name[4:] in _CONSTANTS and name[:4] == "new_")) and is_none(
+        node.given("requires_grad")
+    )
+
+
+def is_own_path(values: list[Value]) -> bool:
+    """Whether one of these is the path of a file that this rank, process or node has for itself."""
+    return any(v.sort == OWN_PATH or v.dep & LOCAL for v in values)
 
 
 def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | None:

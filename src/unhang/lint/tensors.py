@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, nodes_in
 from unhang.lint.special import (
     BATCH,
     BESIDE,
@@ -24,6 +24,7 @@ from unhang.lint.special import (
     TEST,
     element,
     is_agreed,
+    name_of,
 )
 from unhang.lint.values import (
     AGREED,
@@ -61,6 +62,7 @@ _OF_BYTES = {
     "torch.from_numpy",
     "bytearray",
 }
+OWN_WIDTH = "padded to the longest of this rank's own sequences"
 _PICKLED = ("ragged", "pickle.dumps")
 _SPREADS = {"std", "var", "mean", "norm"}
 _CUTS = {"chunk", "array_split", "tensor_split"}
@@ -138,6 +140,29 @@ def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
     return isinstance(index, Const) and index.value in _SEQUENCES
 
 
+def own_widths(function: Function) -> tuple[object, ...] | None:
+    """What the batches of a collate function are, where it pads something to the longest sequence of each; None: it does not."""
+    ends = [n.value for n in nodes_in(function.body) if isinstance(n, Leave) and n.kind == "return" and n.value]
+    if len(ends) != 1:
+        return None
+    parts = ends[0].parts if isinstance(ends[0], Op) and ends[0].op in ("seq", "dict") else [ends[0]]
+    values = [Value(OWN_BATCH | (LONGEST if _is_padded_here(function, p) else 0)) for p in parts]
+    if not any(v.dep & LONGEST for v in values):
+        return None
+    if isinstance(ends[0], Op) and ends[0].op == "dict":
+        half = len(parts) // 2
+        words = [p.value if isinstance(p, Const) else None for p in parts[:half]]
+        return "words", tuple(zip(words, values[half:], strict=True))
+    return ("tuple", tuple(values)) if isinstance(ends[0], Op) else ("widest",)
+
+
+def _is_padded_here(function: Function, e: Expr) -> bool:
+    if isinstance(e, Ref):
+        bound = [n.value for n in function.bindings if e in n.targets]
+        return len(bound) == 1 and _is_padded_here(function, bound[0])
+    return isinstance(e, Call) and name_of(e) == "pad_sequence"
+
+
 @cache
 def agrees_by_name(name: str) -> bool:
     """Whether a function says in its name that ranks agree in it."""
@@ -197,6 +222,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
     if name in _SPREADS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
         return Value(0, joined.params)
+    if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:
+        return base
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
     return Value(joined.dep & OF_DATA if numeric else base.dep & CHANCE, NO_PARAMS)
 
@@ -209,7 +236,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(0, base.params | first.params, BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
-    if name in known.COUNTS and is_ragged and base.dep & RANK:
+    if name in known.COUNTS and is_ragged and base.dep & RANK and not in_forward:
         return PLAIN  # who is a member
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)

@@ -23,6 +23,7 @@ LONGEST = 512  # as long as the longest sequence of this rank's batch
 NONE_BY_BATCH = 2048  # it is None where the rank's own batch is no good
 CHANCE = 4096  # by what this rank has drawn at random
 MISSING = 8192  # it is None where the batch has no such part
+TOLD = 16384  # of an exception: by what all have agreed on, so that all raise it
 RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
 DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE
 COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH | MISSING)  # what is left of it in what is computed from a value
@@ -111,7 +112,7 @@ def either(a: Value, b: Value) -> Value:
         return a if b.sort != AGREED or (a.sort == AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     sorts = [v.sort for v in (a, b) if v.sort is not None]
-    sort = next((s for s in (FILLED, OWN_KEYS) if s in sorts), None) or (
+    sort = next((s for s in (FILLED, OWN_KEYS, ("half bare",)) if s in sorts), None) or (
         sorts[0] if sorts and sorts[0] == sorts[-1] else None
     )
     if sort is not None and sort[0] == "ragged" and len(sorts) < 2:  # padded in one of the branches
@@ -271,5 +272,6 @@ class Learned(NamedTuple):
     global_flags: set[tuple[int, str]]
     skips_layers: bool
     keyed: set[tuple[int, str, str]]
+    by_state: set[tuple[int, str, str]]
     outside: list[Outside]
     puts: dict[Kept, set[Put]]

@@ -22,7 +22,7 @@ from unhang.lint.special import (
     name_of,
     value_of_name,
 )
-from unhang.lint.tensors import of_builtin
+from unhang.lint.tensors import of_builtin, own_widths
 from unhang.lint.values import (
     DATA,
     LOCAL,
@@ -116,9 +116,18 @@ def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
     if is_uneven:
         return Value(UNEVEN, sort=("share", "loader"))
     collate = node.given("collate_fn")
-    by = frame.value(collate).sort if isinstance(collate, Ref) else None
-    ends = nodes_in(frame.link.project.function(*by[1:3]).body) if by is not None and by[0] in ("fn", "bound") else ()
+    by = frame.value(collate).sort if isinstance(collate, Ref | Call) else None
+    if (
+        by is not None
+        and by[0] == "obj"
+        and (target := frame.link.project.method(by[1], by[2], "__call__")) is not None
+    ):
+        by = ("bound", *target)
+    function = frame.link.project.function(*by[1:3]) if by is not None and by[0] in ("fn", "bound") else None
+    ends = nodes_in(function.body) if function is not None else ()
     is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
+    if function is not None and (sort := own_widths(function)) is not None:
+        return Value(sort=("many", sort))
     return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
 
 

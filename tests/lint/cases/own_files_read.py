@@ -1,0 +1,120 @@
+"""What a rank finds in a file of its own, or does not: a result that others do not have."""
+
+import json
+import os
+import pickle
+import socket
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+
+class Shelf:
+    def __init__(self, root):
+        self.root = root
+
+    def _path(self, key):
+        return os.path.join(self.root, f"{key}.json")
+
+    def get(self, key):
+        try:
+            with open(self._path(key)) as f:
+                return json.load(f)
+        except (OSError, ValueError):
+            return None
+
+
+class Compiler:
+    def __init__(self, shelf):
+        self.shelf = shelf
+
+    def plan(self, key, costs):
+        found = self.shelf.get(key)
+        if found is not None:
+            return found  # LNT106
+        dist.all_reduce(costs)
+        return costs.argmin().item()
+
+
+def compile_all(keys):
+    compiler = Compiler(Shelf(os.path.join("/tmp/plans", os.environ["LOCAL_RANK"])))
+    return [compiler.plan(k, torch.zeros(3)) for k in keys]
+
+
+def load_index(folder):
+    try:
+        with open(f"{folder}/index_{dist.get_rank()}.pkl", "rb") as f:
+            return pickle.load(f)
+    except FileNotFoundError:
+        return None
+
+
+def index_of(folder, data):
+    index = load_index(folder)
+    if index is None:
+        index = build(data)
+        dist.barrier()  # LNT106
+    return index
+
+
+def resume(folder, model):
+    path = os.path.join(folder, f"rank{dist.get_rank()}.pt")
+    try:
+        state = torch.load(path)
+    except FileNotFoundError:
+        state = None
+    if state is None:
+        for p in model.parameters():
+            dist.broadcast(p, src=0)  # LNT106
+
+
+def timings(name):
+    path = f"{tempfile.gettempdir()}/{socket.gethostname()}_{name}.json"
+    try:
+        with open(path) as f:
+            best = json.load(f)
+    except OSError:
+        best = None
+    if best is None:
+        cost = torch.ones(4)
+        dist.all_reduce(cost)  # LNT106
+        best = cost.argmin().item()
+    return best
+
+
+def build(data):
+    return sorted(data)
+
+
+# Right: the file is for all, all agree on what was found, or nobody waits.
+
+
+def shared_plan(folder, key, costs):
+    try:
+        with open(f"{folder}/{key}.json") as f:
+            found = json.load(f)
+    except FileNotFoundError:
+        found = None
+    if found is not None:
+        return found
+    dist.all_reduce(costs)
+    return costs.argmin().item()
+
+
+def agreed_index(folder, data):
+    index = load_index(folder)
+    missing = torch.tensor([int(index is None)])
+    dist.all_reduce(missing)
+    if missing.item():
+        index = build(data)
+        dist.barrier()
+    return index
+
+
+def own_index(folder, data):
+    index = load_index(folder)
+    if index is None:
+        index = build(data)
+    dist.barrier()
+    return index
