@@ -62,9 +62,10 @@ _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cg
 _NO_PICKLE = re.compile(
     r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated"
     r"|Trying to create tensor with negative dimension|Storage size calculation overflowed|invalid load key"
+    r"|Invalid (?:mt19937|philox) state|RNG state is wrong size"
 )
 _UNPICKLES = frozenset({"_tensor_to_object", "all_gather_list", "all_gather_object", "broadcast_object_list", "gather_object",
-                        "broadcast_object", "recv_object_list", "scatter_object_list"})  # fmt: skip
+                        "broadcast_object", "recv_object_list", "scatter_object_list", "synchronize_rng_state"})  # fmt: skip
 NO_WORDS: Mapping[str, object] = {}
 
 

@@ -43,6 +43,13 @@ CASES = {
         Fires(log_case(_LOG), (11,)),
         Fires(log_case(_TOLD + _ON_NODE_1), (3,)),  # a device is numbered on its node
         Fires(log_case("node-0: starting\n" + _ON_NODE_1), ()),
+        Quiet(
+            log_case(
+                "node-a:118:135 [0] include/alloc.h:125 NCCL WARN Cuda failure 500 'named symbol not found'\n"
+                "node-a:118:135 [0] include/alloc.h:251 NCCL WARN Failed to CUDA calloc async 608 bytes\n"
+            ),
+            "NCCL could not allocate since something else of CUDA had failed",
+        ),
         Quiet(log_case(_SKIPPED), "the step was skipped and the job went on"),
         Quiet(
             make_case({}, errors={0: "MemoryError: @main:40"}, hang=None, exit_code=1), "host memory is another thing"

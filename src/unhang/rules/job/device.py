@@ -36,7 +36,7 @@ XIDS = {
     155: (0.8, "an NVLink could not be trained"),
 }
 _OF_FIRMWARE = (119, 120)
-_RUNS = ("work.serving",)
+_RUNS = ("work.serving", "ending.succeeded")
 _ACCUSING = {
     "kernel.ecc_uncorrectable": 0.97,
     "kernel.ecc_rank": 0.97,

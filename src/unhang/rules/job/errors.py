@@ -170,7 +170,8 @@ def gpu_out_of_memory(s: Situation) -> Found | None:
     skipped = {e.order for e in s.events.of("learn.step_skipped")}
     if first is not None and first.seen is not None and first.seen.order in skipped:
         return None
-    events = s.events.of(*_OF_DEVICE_MEMORY)
+    other = next((e.order for e in s.events.of("nccl.cuda_failure") if "memory" not in e["error"]), len(s.case.log))
+    events = tuple(e for e in s.events.of(*_OF_DEVICE_MEMORY) if e.order < other or "out of memory" in e.text)
     if first is not None and GPU_OOM.search(first.text):
         seen = FirstException(first.error, first.ranks or ranks_of_devices(s, events), first.failures, first.seen)
         return found_at_first(s, seen, 0.7 if comes_late(s, first) else 0.96, say="error")

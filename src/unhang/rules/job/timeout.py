@@ -184,7 +184,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     if blamed and who not in blamed:
         return
     work = busy or work_before_the_wait(s.events) or _foreign_bar(s, waits) or turned_to(s)
-    if work is not None and (_all_take_part(s, work, waits) or _goes_on_for_all(work)):
+    if work is not None and (_all_take_part(s, work, waits) or _goes_on_for_all(s, work)):
         return
     is_barrier = any(x.is_barrier for x in waits)
     if work is not None and (first is not None or _outlasts_every_limit(work)):
@@ -213,9 +213,12 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     yield Found(confidence, (who,), evidence, words, say, fixes, ranks, collective=call)
 
 
-def _goes_on_for_all(work: LogEvent) -> bool:
-    """Whether a bar counts rounds of the training itself: all ranks make these."""
-    return work.kind == "progress.bar" and bool(_OF_TRAINING.search(work.text))
+def _goes_on_for_all(s: Situation, work: LogEvent) -> bool:
+    """Whether a bar counts rounds of the training itself, or as many as that of another host: all ranks make these."""
+    if work.kind != "progress.bar":
+        return False
+    others = (e for e in s.events.of("progress.bar") if work.host and e.host and e.host != work.host)
+    return bool(_OF_TRAINING.search(work.text)) or any(e["total"] == work["total"] for e in others)
 
 
 def _outlasts_every_limit(work: LogEvent) -> bool:
