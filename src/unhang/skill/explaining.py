@@ -19,7 +19,7 @@ from unhang.model import CAUSES, Case, Fix, LogEvent, RaisedError, grouped
 from unhang.read.environment import Settings
 from unhang.read.logs import all_patterns
 from unhang.read.logs.case import case_of_outputs, log_case
-from unhang.read.logs.catalogue import emitter_of, whole
+from unhang.read.logs.catalogue import best_cause, emitter_of, whole
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id
@@ -227,9 +227,9 @@ def messages_with(fragment: str) -> tuple[Message, ...]:
 
 
 def message_of(line: str) -> Message:
-    """What the catalogue knows of a line: its row, or only who prints such lines."""
-    rows = whole().rows_of(line)
-    return Message(rows[0] if rows else None, emitter_of(line))
+    """What the catalogue knows of a line: the row by which a diagnosis names its cause, else its most special one, or only who prints such lines."""
+    row = best_cause(line) or next(iter(whole().rows_of(line)), None)
+    return Message(row, emitter_of(line))
 
 
 def _as_exception(line: str) -> Case:
