@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.activity import OF_RAY
 from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
-from unhang.analyze.host_waits import Forgetful, asks_ray, forgetful_actor, method_of, polls_ray
+from unhang.analyze.host_waits import Forgetful, asks_ray, forgetful_actor, method_of
 from unhang.analyze.open_calls import all_in_unknown_calls, all_wait_for_ray
 from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition
@@ -350,9 +350,10 @@ def nobody_at_work(s: Situation) -> Found | None:
     ]
     one, say = place[last[0]] if len(last) == 1 else None, "chain" if last else "else"
     fixes = ["chain", "limit"]
-    if at is not None and polls_ray(at):
-        lost = forgetful_actor(at)
-        words |= _of_polls(s.activities[ranks[0]].awaits, at, lost)
+    polled = next((a for r in ranks if (a := s.activities[r]).is_polled and a.frame is not None), None)
+    if polled is not None and polled.frame is not None:  # others may be caught in the question itself
+        at, lost = polled.frame, forgetful_actor(polled.frame)
+        words |= {"at": w.at(at), **_of_polls(polled.awaits, at, lost)}
         one, say, fixes = lost.at if lost else at, "polls", ["again" if lost else "bring", "limit"]
     return Found(
         0.85, (), (*w.stack_lines(s.case.ranks[ranks[0]], 3), *lines), words, say, victims=tuple(ranks), location=w.location_of(one or at),
