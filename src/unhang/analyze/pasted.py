@@ -97,8 +97,7 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
 
         chosen = of_the_wait(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
         ranks = _ranks_in_order([(p.label, p.ranks) for p in chosen], s.case.job.world_size)
-        calls = ((_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line, p.is_call), p.others) for p in chosen)
-        pasted = [doing._replace(beside=_in_a_call(others)) for doing, others in calls]
+        pasted = [_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line, p.is_call, p.others) for p in chosen]
         found = _known[s] = (*_printed_alone(s, stacks), *pasted, *_interrupted(s))
     return found
 
@@ -130,11 +129,16 @@ def _interrupted(s: Situation) -> Iterator[Doing]:
 
 
 def _doing(
-    label: str, ranks: tuple[int, ...], frames: tuple[Frame, ...], line: LogLine, is_call: bool = False
+    label: str,
+    ranks: tuple[int, ...],
+    frames: tuple[Frame, ...],
+    line: LogLine,
+    is_call: bool = False,
+    others: Iterable[tuple[Frame, ...]] = (),
 ) -> Doing:
     kind, what = ("collective", frames[0].function) if is_call else _kind(frames)
     caller = next((f for f in frames if not _is_library(f)), None)
-    return Doing(label, ranks, kind, what, caller, frames, line)
+    return Doing(label, ranks, kind, what, caller, frames, line, _in_a_call(others))
 
 
 def _in_a_call(threads: Iterable[tuple[Frame, ...]]) -> Frame | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from unhang.model import LogEvent, RaisedError, Source
 from unhang.read.files import read_object, text, unreadable, whole
 from unhang.read.logs import is_echo
+from unhang.read.logs.whose import tells_several_nodes
 from unhang.read.rank_folder import DUMP_AT_EXIT, RankRecord
 from unhang.read.stack_texts import last_traceback
 
@@ -27,7 +28,7 @@ _LOCAL = re.compile(r"\(local_rank: (\d{1,6})\)")
 _NUMBER = re.compile(r"-?\d+")
 _PID = re.compile(r"\(pid: (\d+)\)")
 _LINES = (
-    re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)"),
+    re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
     re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with signal (?P<signal>SIG\w+)"),
     re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with exit code (?P<code>-?\d+)"),
     re.compile(r"\bGlobal rank (?P<rank>\d+) \(PID (?P<pid>\d+)\) exited with code (?P<code>-?\d+)"),  # Composer
@@ -51,7 +52,6 @@ _SRUN_CODES = {
     "Illegal instruction": -4,
     "Terminated": -15,
 }
-_SEVERAL_NODES = re.compile(r"\bgroup_world_size=(?:[2-9]|[1-9]\d)|\bgroup_rank=[1-9]|--nnodes[= ](?:[2-9]|[1-9]\d)")
 _LAUNCHER = re.compile(
     r"torch[./]distributed[./](?:elastic|run|launch)|torchrun|ChildFailedError|\[launch\.py:\d+:|failed \(exitcode: "
 )
@@ -127,7 +127,7 @@ class SummaryReader:
 
     def _single(self, line: str, number: int) -> None:
         self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None
-        self._has_nodes = self._has_nodes or _SEVERAL_NODES.search(line) is not None
+        self._has_nodes = self._has_nodes or tells_several_nodes(line)
         if task := _SRUN.search(line):
             code = _SRUN_CODES[task["what"]] if task["what"] else int(task["code"][:9])
             self._tasks.extend(RankExit(rank, code=code or None, line=number) for rank in _tasks(task["tasks"]))
@@ -138,8 +138,8 @@ class SummaryReader:
                 by_signal = _SIGNALS.get(parts.get("signal") or "", 0) or int((parts.get("number") or "0")[:3])
                 code = -by_signal or int((parts.get("code") or "0")[:9])
                 pid = int(parts["pid"][:9]) if parts.get("pid") else None
-                rank = int(parts["rank"][:9])
-                local = rank if pattern is _LINES[0] else None
+                local = int(parts["local"][:9]) if "local" in parts else None
+                rank = int(parts["rank"][:9]) if local is None else local
                 self.exits.append(RankExit(rank, local, pid, code or None, line=number))
                 return
 

@@ -53,16 +53,19 @@ class Remedy(NamedTuple):
 NO_REMEDY = Remedy()
 
 
+def led_by_python(d: Divergence) -> Remedy | None:
+    """For a call that Python itself leads to, as it gives up an object or makes a text for `logging`: no condition around the line decides there."""
+    paths = (*d.odd_path, *d.reference_path)
+    if (finalizer := next((f for f in paths if f.function == "__del__"), None)) is not None:
+        return Remedy((_not_in_finalizer(d, finalizer),))
+    return _of_logging(logged) if (logged := _logged_value(d)) is not None else None
+
+
 def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Condition]) -> Remedy:
     """What mends it, where something in the program shows what led the ranks apart.
 
     `own`: the conditions of the frame's line that the other side's lines do not stand under.
     """
-    paths = (*d.odd_path, *d.reference_path)
-    if (finalizer := next((f for f in paths if f.function == "__del__"), None)) is not None:
-        return Remedy((_not_in_finalizer(d, finalizer),))
-    if (logged := logged_value(d)) is not None:
-        return _of_logging(logged)
     if (asked := asked_for(d)) is not None:
         return _of_asked(asked)
     if has_one_more_buffer(s, d):
@@ -76,7 +79,7 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
     return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)
 
 
-def logged_value(d: Divergence) -> Frame | None:
+def _logged_value(d: Divergence) -> Frame | None:
     """The line that gives `logging` a value whose text is made with the other ranks: the level of the rank's logger decides whether it is made."""
     for call in (d.reference_call if d.skipped else d.odd_call, d.odd_call):
         frames = call.frames or ()

@@ -116,11 +116,7 @@ def pass_on_columns(heads: Sequence[Head]) -> None:
 
     In two wordings at least each number from 0 on comes equally often, and not always in its order, as it would in a list of one process.
     """
-    if any(
-        _SEVERAL_NODES.search(head.body)
-        for head in heads[:_MOST_SAMPLED]
-        if "group_" in head.body or "--nnodes" in head.body
-    ):
+    if any(tells_several_nodes(head.body) for head in heads[:_MOST_SAMPLED]):
         return
     said: dict[str, dict[str, list[int]]] = {}
     for head in heads[:_MOST_SAMPLED]:
@@ -234,6 +230,11 @@ def _ranks_of_locals(heads: Sequence[Head], outer_is_local: bool) -> dict[Hashab
     return found
 
 
+def tells_several_nodes(line: str) -> bool:
+    """Whether a line of an agent, or a command, tells that the job has more than one node."""
+    return ("group_" in line or "--nnodes" in line) and _SEVERAL_NODES.search(line) is not None
+
+
 def _reported_by_agents(heads: Iterable[Head]) -> tuple[dict[Hashable, int], bool]:
     """The first global rank of each node, from the agents' lists, and whether there are several nodes."""
     listed: dict[Hashable, int] = {}
@@ -241,8 +242,8 @@ def _reported_by_agents(heads: Iterable[Head]) -> tuple[dict[Hashable, int], boo
     for head in heads:
         if "global_ranks=[" in head.body and (match := _GLOBAL_RANKS.search(head.body)):
             listed[_node(head)] = int(match[1])
-        elif "group_" in head.body or "--nnodes" in head.body:
-            several = several or bool(_SEVERAL_NODES.search(head.body))
+        else:
+            several = several or tells_several_nodes(head.body)
     return listed, several
 
 

@@ -47,7 +47,7 @@ from unhang.rules.advice import (
 )
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_apart
-from unhang.rules.remedies import NO_REMEDY, logged_value, remedy_of
+from unhang.rules.remedies import NO_REMEDY, led_by_python, remedy_of
 
 
 @rule("rank-dependent-collective", needs=("calls",))
@@ -155,9 +155,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     hidden = hidden_forward(d) if d.is_decided else None
     frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
     own = _own_conditions(s, d, frame) or left_out_of_round(s, d, frame)
-    decisive = d.by_condition.condition if d.by_condition else deciding(own)
-    if any(f.function == "__del__" for f in (*d.odd_path, *d.reference_path)) or logged_value(d):
-        decisive = None
+    by_python = led_by_python(d)
+    decisive = None if by_python else d.by_condition.condition if d.by_condition else deciding(own)
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     fixes = _usual_fixes(d, frame, decisive, hidden, inside)
@@ -173,7 +172,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
         likeliest, gate = gate, _the_only(past, _own_conditions(s, d, frame))
         say, fixes = "left out", fixes_of(frame, gate or likeliest, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
-    remedy = remedy_of(s, d, frame, list(own)) if gate is None and hidden is None else NO_REMEDY
+    is_open = gate is None and hidden is None
+    remedy = (by_python or remedy_of(s, d, frame, list(own))) if is_open else NO_REMEDY
     fixes, gate = (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes, remedy.gate or gate
     if one_sided and not remedy.fixes:
         fixes, gate = (decided_together(*one_sided),), one_sided[1]

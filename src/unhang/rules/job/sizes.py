@@ -72,16 +72,13 @@ def size_mismatch(s: Situation) -> Found | None:
 
 def fixes_of(d: Divergence, by_content: bool, dim: int | None) -> tuple[str | Fix, ...]:
     """The names of the fixes: of the hook that made the call, of what is gathered, else where to look."""
-    if any(_SHARDED in f.file for call in (d.odd_call, d.reference_call) for f in call.frames or ()):
-        return (*_part_of(d), "same gradients")
-    if any(_HOOKS in f.file for call in (d.odd_call, d.reference_call) for f in call.frames or ()):
+    files = [f.file for call in (d.odd_call, d.reference_call) for f in call.frames or ()]
+    if any(_SHARDED in file for file in files):  # FSDP reduces the gradients that there are
+        is_gather = bare_op(d.reference_call.op) == "all_gather"
+        return (*(() if is_gather else of_skipped_part(d.location)), "same gradients")
+    if any(_HOOKS in file for file in files):
         return ("hook", "shape")
     return ("pad",) if dim is not None and (by_content or "gather" in d.reference_call.op) else ("shape",)
-
-
-def _part_of(d: Divergence) -> tuple[Fix, ...]:
-    """FSDP reduces the gradients that there are: what lets a part that some steps leave out take part in all."""
-    return of_skipped_part(d.location) if bare_op(d.reference_call.op) != "all_gather" else ()
 
 
 def _in_order_of_set(s: Situation, d: Divergence, head: Frame, over: str, words: dict[str, object]) -> Found:
