@@ -236,7 +236,11 @@ def shm_too_small(s: Situation) -> Found | None:
     cuda = [e.order for e in s.events.of("nccl.cuda_failure")]
     failed = [e for e in s.events.of(*_SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
     found = (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s))
-    if not found or ({e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s)):
+    if (
+        not found
+        or s.events.has("shm.forbidden")
+        or ({e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s))
+    ):
         return None
     events = in_order(found, s.events.of("shm.default_limit"))
     kinds = {e.kind for e in events}

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from unhang.analyze.activity import is_loader_worker
 from unhang.analyze.failures import is_timeout
-from unhang.analyze.first_errors import SeenError, errors_of
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import missing_by_lines
 from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
@@ -39,7 +39,7 @@ from unhang.rules.late import (
     works_alone,
     works_first,
 )
-from unhang.rules.log_lines import only_rank, quote
+from unhang.rules.log_lines import is_line_of, only_rank, quote
 from unhang.rules.wording import both
 
 _STARTS_WORKERS = (
@@ -175,7 +175,7 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:
     """Ranks that were interrupted, or gave up, while they waited for what rank 0 does first."""
     waits = [e for e in errors_of(s) if e.error.type.endswith("KeyboardInterrupt") or is_timeout(e.error)]
-    first = [e for e in s.events.of("python.rank0_first") if any(_holds(x, e) for x in waits)]
+    first = [e for e in s.events.of("python.rank0_first") if any(is_line_of(x, e) for x in waits)]
     stacks = [d for d in doings_of(s) if any(RANK_ZERO_FIRST.search(f.function) for f in d.frames)]
     ranks = {*(r for d in stacks for r in d.ranks), *(e.rank for e in first if e.rank is not None)}
     if not (stacks or first) or 0 in ranks or first_exception(s) is not None:
@@ -212,11 +212,6 @@ def _came_too_late(s: Situation) -> Iterator[Found]:
         victims=late.waiting,
         **w.at_call(late.call, frame),
     )
-
-
-def _holds(error: SeenError, event: LogEvent) -> bool:
-    """Whether a line is one of a traceback's own."""
-    return error.order <= event.order <= error.order + 4 * len(error.frames) + 2
 
 
 @rule("rank-stuck-in-user-code")
