@@ -36,6 +36,7 @@ XIDS = {
     155: (0.8, "an NVLink could not be trained"),
 }
 _OF_FIRMWARE = (119, 120)
+_ENDED = re.compile(r"\^C|\b(?:Terminated|Killed|Aborted)\b|\bhangs?\b|\bstuck\b|^\S*[$#] ")
 _RUNS = ("work.serving", "ending.succeeded")
 _ACCUSING = {
     "kernel.ecc_uncorrectable": 0.97,
@@ -196,9 +197,18 @@ def _ran_without_p2p(s: Situation) -> tuple[LogEvent, ...]:
     if off is None or not direct or any(e.kind in _RUNS or e.is_progress for e in before if e.order > direct[0].order):
         return ()
     after = [e for e in s.events if e.order > off.order]
+    if any(e.says for e in after) or any(e.says == "crash" for e in before):
+        return ()
     runs = [e for e in after if e.kind in _RUNS or e.is_progress]
-    failed = any(e.says for e in after) or any(e.says == "crash" for e in before)
-    return (direct[-1], off, runs[0]) if runs and not failed else ()
+    return (direct[-1], off, *runs[:1]) if runs or _spoke_after_nccl(s, off.order) else ()
+
+
+def _spoke_after_nccl(s: Situation, begin: int) -> bool:
+    """Whether the program printed something behind the last line of NCCL after this place, and nobody had to end it."""
+    lines = s.case.log[begin + 1 :]
+    of_nccl = [i for i, line in enumerate(lines) if " NCCL INFO " in line.text]
+    behind = [x for x in lines[of_nccl[-1] + 1 :] if x.text.strip()] if of_nccl else []
+    return bool(behind) and not any(_ENDED.search(x.text) for x in behind)
 
 
 def _first_bulk(s: Situation) -> tuple[LogEvent, ...]:
