@@ -19,7 +19,7 @@ from .harness import HUNG_JOB_ENDED, _unhang
 
 CULPRIT_LINES = {
     name: {n for n, text in enumerate((HERE / "programs" / name).read_text().splitlines(), 1) if text.endswith(MARK)}
-    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py", "unread_queue.py", "ray_board.py")
+    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py", "unread_queue.py", "ray_board.py", "orders_of_a_parent.py")
 }
 
 
@@ -144,3 +144,22 @@ def test_learners_of_ray_that_all_wait_for_actors(fault: str, tmp_path: Path) ->
     assert (first["rule"], first["culprit_ranks"]) == ("nobody-at-work", [])
     assert Path(first["location"]["file"]).name == program.name
     assert first["location"]["line"] in CULPRIT_LINES[program.name]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", ["hang", "slow"])
+def test_who_waits_for_an_order_after_a_failure(fault: str, tmp_path: Path) -> None:
+    """No rank waits for another one, and nothing is at work. A parent that sleeps for long is not accused."""
+    program, slow_s = HERE / "programs" / "orders_of_a_parent.py", 0.0 if fault == "hang" else 9.0 * slowness()
+    command = [sys.executable, str(program), str(free_port()), str(slow_s)]
+    done, report = _run(command, tmp_path, "--abort-after", "1")
+    if fault == "slow":
+        assert (done.returncode, report["outcome"]) == (0, "clean"), done.stderr
+        assert "suspected" not in done.stderr
+        return
+    assert done.returncode == HUNG_JOB_ENDED, done.stderr
+    first = report["findings"][0]
+    assert (first["cause"], first["culprit_ranks"]) == ("user-exception", [1])
+    assert first["location"]["line"] in CULPRIT_LINES[program.name]
+    assert report["hang"]["kind"] == "suspected"
+    assert "a rank has failed, and the others wait for what no process of the job gives them" in done.stderr

@@ -194,6 +194,14 @@ def all_wait_for_ray(s: Situation) -> set[int]:
     return _all_ranks(s, lambda a: a.awaits == RESULT_OF_RAY or (a.is_polled and polls_ray(a.frame)))
 
 
+def left_by_a_failure(s: Situation) -> set[int]:
+    """The ranks that are left where others have failed, if each waits for a process of the program or a thread of its own, and for no rank."""
+    failed = {f.rank for f in s.failures}
+    left = {r for r, e in s.case.ranks.items() if r not in failed and e.exit is None}
+    waits = all(s.activities[r].kind in ("lock", "outside") for r in left)
+    return left if failed and waits and not s.index.groups_with_open_calls() else set()
+
+
 def all_in_unknown_calls(s: Situation) -> set[int]:
     """All ranks, if each stands in a call with others by its stack, and no recorder knows these calls.
 

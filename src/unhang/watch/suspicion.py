@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.leaving import cannot_end
-from unhang.analyze.open_calls import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray
+from unhang.analyze.open_calls import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray, left_by_a_failure
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.watch import BOOTSTRAP, RunOptions
@@ -34,7 +34,7 @@ ONE_LOOK_EVERY_S = 30.0
 LEAST_STALL_S = 15.0
 START_UP_STALL_S = 60.0
 STALL_FACTOR = 3.0
-STOPPED_STALL_S, UNHEARD_STALL_S, RAY_STALL_S = 1.5, 5.0, 30.0
+STOPPED_STALL_S, UNHEARD_STALL_S, IDLE_STALL_S, NAP_S = 1.5, 5.0, 30.0, 5.0
 
 
 def waits_for_stopped(s: Situation) -> bool:
@@ -74,6 +74,8 @@ def reason(s: Situation) -> str:
         return "each rank looks for files of the others, and none makes one"
     if edge is None and all_wait_for_ray(s):
         return "all ranks wait for results of Ray, and no process of the job is at work"
+    if edge is None and left_by_a_failure(s):
+        return "a rank has failed, and the others wait for what no process of the job gives them"
     if edge is None and all_in_init(s):
         return "all ranks are in init_process_group, and it does not end"
     return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"
@@ -99,15 +101,14 @@ class Idleness:
         """These ranks; None where something is at work, or cannot be told yet. `pids`: of the ranks here."""
         if found := all_in_unknown_calls(s):  # where no call is recorded, a loop of them looks the same
             return None if s.case.calls.is_empty and self._work.is_at_work(pids) else found
-        if not (found := all_wait_for_ray(s)):
+        if not (found := all_wait_for_ray(s) or left_by_a_failure(s)):
             return set()
         job, ranks = (
             [self._root, *(p.pid for p in descendants_of(self._root))],
             set(pids),
         )  # a rank may sleep between its questions
-        sleeps = any(
-            (sleep_left_s(pid) or 0.0) > 0 for pid in calls_of_ray(job) if pid not in ranks
-        )  # this ends by itself
+        asleep, nap_s = (calls_of_ray(job), 0.0) if all_wait_for_ray(s) else (job, NAP_S)
+        sleeps = any((sleep_left_s(pid) or 0.0) > nap_s for pid in asleep if pid not in ranks)  # this ends by itself
         return None if sleeps or self._work.is_at_work(job) or any(map(talks_elsewhere, job)) else found
 
 
@@ -185,8 +186,8 @@ def limit_s(patience: Patience, s: Situation, unheard: Collection[int]) -> float
     Who waits for these alone has no more to wait for than this job has been seen to need: a node that is gone does not come back.
     """
     usual = patience.stall_after_s()
-    if patience.asked_s is None and not s.waits.edges and all_wait_for_ray(s):
-        return max(usual, RAY_STALL_S)  # a call of an actor may take its time without a processor
+    if patience.asked_s is None and not s.waits.edges and (all_wait_for_ray(s) or left_by_a_failure(s)):
+        return max(usual, IDLE_STALL_S)  # a call of an actor, or another process, may take its time without a processor
     if waits_for_stopped(s):
         return min(usual, STOPPED_STALL_S)
     if patience.has_stepped and s.waits.roots and set(s.waits.roots) <= set(unheard):
