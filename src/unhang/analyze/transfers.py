@@ -25,7 +25,8 @@ _LEAST_PAST, _LEAST_STRETCH = 3, 3
 def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
     """(rank, its call, the rank that waits for the other side of it) of calls whose peer expects nothing of the kind.
 
-    Not where the rank has made such a transfer with this peer before: then the peer is the right one, and has gone elsewhere.
+    Not where the rank has made such a transfer with this peer before: then the peer is the right one, and has gone elsewhere; but for
+    one who waits for it in a first transfer: then others take part now than before.
     """
     open_calls = {e.waiter: unmatched_p2p(s.case, e.waiter) for e in s.waits.edges if e.kind == "p2p"}
     found = []
@@ -35,10 +36,17 @@ def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
             peer_expects = any(c.peer == rank for c in open_calls.get(call.peer if call.peer is not None else -1, ()))
             awaited = (r for r, of in open_calls.items() if any(c.kind in wanted and c.peer == rank for c in of[:1]))
             others = [r for r in awaited if r != call.peer]
-            if others and not peer_expects and _is_new(s, rank) is not False:
+            is_kept = _is_new(s, rank) is False and not _has_joined(s, others)
+            if others and not peer_expects and not is_kept:
                 found.append((rank, call, others[0]))
     new = with_new_transfer(s, [rank for rank, _, _ in found])
     return tuple(f for f in found if not new or f[0] in new)
+
+
+def _has_joined(s: Situation, ranks: Sequence[int]) -> bool:
+    """Whether one of the ranks waits in a transfer and has ended none before."""
+    made = {r: bool(len(s.case.calls.rows(rank=r, is_p2p=1, state=int(CallState.COMPLETED)))) for r in ranks}
+    return any(not has_made and all(c.ended_ns is None for c in _noted(s, r)) for r, has_made in made.items())
 
 
 class TagsApart(NamedTuple):
@@ -173,6 +181,8 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
             continue
         before = _last_transfer(s, peer, edge.waiter)
         found = _loop_left(stay, left, before) if left is not None and before else None
+        if found is not None and _has_joined(s, _sides(s, *found)[1]):
+            continue
         if found is not None:
             return LeftTransfers(*_sides(s, *found), edge.waiter, edge.what, *found)
         own = _own_loop_left(stay, left, before) if left is not None and before else None
