@@ -12,8 +12,8 @@ from unhang.cli.console import format_option, log, output_option, wants_color, w
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
+    from unhang.lint.cards import LintSettings
     from unhang.lint.checking import LintResult
-    from unhang.lint.settings import LintSettings
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab")
 FOUND, UNREADABLE = 1, 2
@@ -61,7 +61,7 @@ def command(
     extend-select, ignore, per-file-ignores, exclude and depth.
     """
     from unhang.lint import report
-    from unhang.lint.settings import read_settings
+    from unhang.lint.cards import read_settings
 
     if is_list:
         write_out(report.listing().encode(), output)
@@ -80,8 +80,8 @@ def command(
     settings = read_settings(first, on, more, off, depth)
     result = _judged(paths, settings, no_cache, jobs, stdin_filename)
     if fix or diff:
-        from unhang.lint.fixing import diff as as_patch
-        from unhang.lint.fixing import mended_files
+        from unhang.lint.reading import diff as as_patch
+        from unhang.lint.reading import mended_files
 
         files = mended_files(result.found, unsafe_fixes)
         if diff:
@@ -100,8 +100,7 @@ def command(
 def _judged(
     paths: tuple[str, ...], settings: LintSettings, no_cache: bool, jobs: int, stdin_filename: str
 ) -> LintResult:
-    from unhang.lint.cache import Cache
-    from unhang.lint.checking import lint_paths, lint_text
+    from unhang.lint.checking import Cache, lint_paths, lint_text
 
     if paths == ("-",):
         return lint_text(stdin_filename, sys.stdin.buffer.read(), settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
@@ -24,13 +24,21 @@ from unhang.lint.conditions import (
     picks_grads,
     tells,
 )
-from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
+from unhang.lint.divergence import (
+    BEFORE_IT,
+    GROUPS,
+    Cause,
+    Exit,
+    Pending,
+    compared,
+    conditional_of,
+    either_way,
+    finding_of,
+)
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
-from unhang.lint.filling import is_dictionary
 from unhang.lint.graphs import mark_half
-from unhang.lint.ir import Call, Expr, Found, Function, If, Op, Stmt, nodes_in
-from unhang.lint.joining import joined_env, mark_none
-from unhang.lint.link import Link
+from unhang.lint.ir import Call, Expr, Found, If, Op, Stmt, nodes_in
+from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
 from unhang.lint.special import PICKED, as_test, paths_in
 from unhang.lint.values import (
@@ -49,32 +57,11 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
+    joined_env,
+    mark_none,
 )  # fmt: skip
 
 _SIDES = {"__enter__": "__exit__", "__exit__": "__enter__", "__aenter__": "__aexit__", "__aexit__": "__aenter__"}
-
-
-@dataclass(eq=False)
-class Exit:
-    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
-
-    `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
-    `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
-    `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
-    """
-
-    kind: str
-    cause: Cause
-    line: int
-    column: int
-    made: list[Effect]
-    depth: int
-    needs: Needs = frozenset()
-    rest: list[Effect] = field(default_factory=list)
-    is_replaced: bool = False
-    is_first: bool = False
-    is_in_while: bool = False
-    loops: int = 0
 
 
 @dataclass(eq=False)
@@ -89,58 +76,12 @@ class Way:
     needed: Needs
 
 
-@dataclass(eq=False)
-class Pending:
-    """Collectives under a condition on the rank, without a partner so far."""
-
-    cause: Cause
-    effects: list[Effect]
-
-
 class Branches(Calls):
     """The part of a frame that follows branches. `later`: findings that callers decide."""
-
-    link: Link
-    function: Function
-    conditions: list[tuple[Cause, int, int]]
-    needs: Needs
-    ways_out: list[Exit]
-    _filled: set[str]
-    _pending: list[Pending]
-    _unsure: int
-    _no_exits: int
-    is_special: bool
-    of_first: set[str]
-    _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
         """Follows statements, and says how they end."""
         raise NotImplementedError
-
-    def parameter(self, name: str) -> int:
-        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
-        names = self.function.parameters
-        return names.index(name) if name in names and self.env.get(name) is self._given.get(name) else -1
-
-    def _cut(self, mark: int) -> list[Effect]:
-        cut = self.effects[mark:]
-        del self.effects[mark:]
-        return cut
-
-    def emit(self, effect: Effect) -> None:
-        """A collective is made here."""
-        if len(effect.way) == 1 and not effect.hidden and effect.param < 0:
-            self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
-        if self.needs or self._unsure:
-            effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
-        doubt = DOUBT if self.guesses else effect.doubt
-        effect = effect._replace(
-            ifs_here=len(self.conditions) - self._no_exits, doubt=doubt, after=effect.after or self.alone_before
-        )
-        self.effects.append(effect)
-        for way_out in self.ways_out:
-            if not way_out.is_replaced:
-                way_out.rest.append(effect)
 
     def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""

@@ -9,7 +9,7 @@ from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph
-from unhang.lint.ir import Attr, Call, Const, Found, Function, Ref
+from unhang.lint.ir import Attr, Call, Const, Found, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.receivers import MAY_MISS, Receivers
 from unhang.lint.special import (
@@ -29,7 +29,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
-    CHANCE,
+    CHANCE,  # fmt: skip
     DOUBT,
     LOCAL,
     LOSS,
@@ -45,7 +45,7 @@ from unhang.lint.values import (
     Effect,
     Value,
     mixed,
-)  # fmt: skip
+)
 from unhang.lint.wellknown import SPECIAL
 
 # What these give differs as their arguments differ.
@@ -87,9 +87,6 @@ def _own_state(node: Call, full: str, name: str) -> Value | None:
 
 class Calls(Receivers):
     """The part of a frame that makes calls."""
-
-    function: Function
-    last_given: list[Value]  # what the call was given that was followed last
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""

@@ -45,7 +45,7 @@ from unhang.lint.values import (
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
-    from unhang.lint.expressions import Expressions
+    from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
 
@@ -237,7 +237,7 @@ def _opposite(wanted: Wanted) -> Wanted:
 _OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
 
 
-def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
+def implied(frame: Operators, test: Expr) -> tuple[Needs, Needs]:
     """What a condition says of parameters: where it is true, and where it is not."""
     nothing: Needs = frozenset()
     match test:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -56,6 +57,37 @@ class Cause(NamedTuple):
     uniform: frozenset[str] = frozenset()
     needed: Needs = frozenset()
     is_told: bool = True
+
+
+@dataclass(eq=False)
+class Exit:
+    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
+
+    `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
+    `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
+    `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
+    """
+
+    kind: str
+    cause: Cause
+    line: int
+    column: int
+    made: list[Effect]
+    depth: int
+    needs: Needs = frozenset()
+    rest: list[Effect] = field(default_factory=list)
+    is_replaced: bool = False
+    is_first: bool = False
+    is_in_while: bool = False
+    loops: int = 0
+
+
+@dataclass(eq=False)
+class Pending:
+    """Collectives under a condition on the rank, without a partner so far."""
+
+    cause: Cause
+    effects: list[Effect]
 
 
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:

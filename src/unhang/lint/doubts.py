@@ -13,8 +13,8 @@ from unhang.lint.tensors import agrees_by_name
 from unhang.lint.values import Effect
 
 if TYPE_CHECKING:
+    from unhang.lint.blocks import Blocks
     from unhang.lint.calls import Calls
-    from unhang.lint.handlers import Handlers
 
 # What is given a path and has no use for what is there. Who reads alone may be the only one that has it.
 _READS = re.compile(
@@ -104,7 +104,7 @@ def works(body: Sequence[Stmt | Expr]) -> bool:
     return any(_WORKS.search(n) and n[-1] != "_" and n not in known.NAMES for n in names)  # `copy_` is of a tensor
 
 
-def is_told_after(frame: Handlers, handler: Handler) -> bool:
+def is_told_after(frame: Blocks, handler: Handler) -> bool:
     """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
     noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
     later = (

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.lint import known
-from unhang.lint.filling import pairs_of
 from unhang.lint.ir import (
     Call,
     Const,
@@ -26,6 +25,7 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
+from unhang.lint.keeping import pairs_of
 from unhang.lint.special import name_of, paths_in
 
 if TYPE_CHECKING:

@@ -7,18 +7,25 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
-from unhang.lint.branches import Exit, Pending
+from unhang.lint.arguments import found_in_environment, found_in_rest
+from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some
-from unhang.lint.divergence import Cause
+from unhang.lint.divergence import Cause, Exit
 from unhang.lint.doubts import works
-from unhang.lint.filling import fill, is_by_batch, note_put, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.graphs import added
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
-from unhang.lint.link import Link
-from unhang.lint.loops import Loops
+from unhang.lint.keeping import (
+    by_conditions,
+    fill,
+    is_by_batch,
+    keep,
+    marks_of,
+    note_bar,
+    note_first,
+    note_put,
+    place_of,
+)
 from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
 from unhang.lint.single import found_in_call, found_in_function, found_in_stop
 from unhang.lint.special import (
@@ -49,18 +56,12 @@ from unhang.lint.values import (
     LOSS,
     MAYBE,
     MOST_EFFECTS,
-    NO_PARAMS,
     PLAIN,
     RAISED,
     RANK,
     TOLD,
     UNEVEN,
     UNKNOWN,
-    Conditional,
-    Effect,
-    Kept,
-    Needs,
-    Raised,
     Summary,
     Value,
     either,
@@ -71,58 +72,8 @@ _HELD = re.compile(r"\w+\.\w+ is not None")
 _WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2", "engine")}
 
 
-class Frame(Loops):
+class Frame(Blocks):
     """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
-
-    def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
-        self.link, self.file, self.at = link, file, at
-        of = link.project.files[file]
-        self.path, self.function = of.path, of.functions[at]
-        self.env: dict[str, Value] = {}
-        self.outer = link.environment(file, at)
-        self.effects: list[Effect] = []
-        self.conditions: list[tuple[Cause, int, int]] = []
-        self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
-        self.unified: set[int] = set()
-        self.wraps: dict[int, Value] = {}
-        self.keeps: dict[str, Value] = {}
-        self.alone: dict[int, Value] = {}
-        self.puts: dict[Kept, bool] = {}
-        self.marked: set[str] = set()
-        self.later: list[Conditional] = []
-        self.has_limit = False
-        self.handles: list[tuple[str, Call]] = []
-        self.ways_out: list[Exit] = []
-        self._pending: list[Pending] = []
-        self._returned: list[Value] = []
-        self._told_by = NO_PARAMS
-        self._none_returned: list[tuple[bool, Value]] = []
-        self._ends_unevenly = self._never_ends = False
-        self._unsure, self._no_exits = 0, 0
-        self._endless, self._uneven_loops, self._round = 0, 0, -1
-        self.line_now = 0
-        self._line, self._is_empty, self.alone_before = 0, False, ""
-        self._empty: set[str] = set()
-        self.is_leaving = self.guesses = self.forwards = self.own_reads = 0
-        self.raises: set[Raised] = set()
-        self._filled: set[str] = set()
-        self._fills, self._leaves_together = 0, False
-        self._over_parameters: list[int] = []
-        self._passes_on: list[int] = []
-        self._stops: list[tuple[str, int, list[Cause]]] = []
-        self._implied: list[int] = []
-        self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
-        self.stayed: list[Value] = []
-        self.of_first: set[str] = set()
-        self.needs: Needs = frozenset()
-        self.uniform: set[str] = set()
-        for i, name in enumerate(self.function.parameters):
-            self.env[name.lstrip("*")] = parameter_value(link, file, self.function, i, name)
-        for i, value in given:
-            self.env[self.function.parameters[i]] = value
-        self.fixed = {self.function.parameters[i] for i, value in given if value.const is not UNKNOWN}
-        self.is_special = bool(given)
-        self._given = dict(self.env)
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
@@ -382,11 +333,6 @@ class Frame(Loops):
         symbol = self.link.project.symbol_of(self.file, name.path) if isinstance(name, Ref) else None
         bases = self.link.project.base_names(symbol.file, symbol.name) if symbol and symbol.kind == "class" else set()
         return ENDS.search(name_of(raised)) is not None or any(ENDS.search(b) for b in bases)
-
-    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
-        """A function that is called here may raise: the rank that leaves by it is compared with those that go on."""
-        for cause in causes if not (self._unsure or self._no_exits) else ():
-            self.ways_out.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {

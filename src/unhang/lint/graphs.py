@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.filling import is_by_batch
 from unhang.lint.ir import Attr, Call, Expr, File, Found, Op, nodes_in
+from unhang.lint.keeping import is_by_batch
 from unhang.lint.special import BARE, HALF, paths_in
 from unhang.lint.values import DIFFERS, RANK, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
-    from unhang.lint.expressions import Expressions
+    from unhang.lint.operators import Operators
     from unhang.lint.passing import Passing
 
 _ASKS_GRAPH = {"requires_grad", "grad_fn"}
@@ -26,7 +26,7 @@ def have_graphs(files: Iterable[File]) -> bool:
     return any(not known.MEETS.isdisjoint(f.words) for f in own)
 
 
-def parts_graphs(frame: Expressions, test: Expr, v: Value) -> bool:
+def parts_graphs(frame: Operators, test: Expr, v: Value) -> bool:
     """Whether a condition is this rank's own: by what differs, or by its own entry of a list (`if counts[rank]`)."""
     is_own = isinstance(test, Op) and test.op == "[]" and bool(frame.value(test.parts[1]).dep & RANK)
     return is_own or bool(v.dep & DIFFERS)

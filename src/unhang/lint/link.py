@@ -11,9 +11,9 @@ from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers, finds_unused
-from unhang.lint.filling import is_filled_by_batches, set_by_threads
 from unhang.lint.graphs import have_graphs
 from unhang.lint.ir import File, Found
+from unhang.lint.keeping import is_filled_by_batches, set_by_threads
 from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (

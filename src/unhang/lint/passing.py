@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from unhang.lint.divergence import Cause
-from unhang.lint.filling import take_over_puts
 from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.items import Items
-from unhang.lint.keeping import by_some, mark, take_over
+from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
+from unhang.lint.operators import Operators
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
@@ -76,22 +73,11 @@ def plain_length(v: Value) -> Value:
     return Value(0, v.params) if v.sort == LENGTH else v
 
 
-class Passing(Items):
+class Passing(Operators):
     """The part of a frame that takes over what functions do that it calls."""
-
-    function: Function
-    is_special: bool
 
     def group_of(self, e: Expr) -> str:
         """The text of a group: empty for all ranks, `@2` for parameter 2."""
-        raise NotImplementedError
-
-    def place(self, node: Call, name: str) -> Place:
-        """Where a call stands."""
-        raise NotImplementedError
-
-    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
-        """A function that is called here may raise."""
         raise NotImplementedError
 
     def _in_forward(self) -> bool:

@@ -23,8 +23,6 @@ MAY_MISS = MISSING | NONE_BY_BATCH
 class Receivers(Passing):
     """The part of a frame that finds who is called."""
 
-    line_now: int  # of the statement that is followed
-
     def _one_of(self, node: Call, sorts: Sequence[tuple[Any, ...]], args: list[Value], name: str) -> Value:
         """A call of one of several functions, or of classes: an object of one of them."""
         functions = [s for s in sorts if s[0] in ("fn", "bound")]
@@ -116,11 +114,6 @@ class Receivers(Passing):
         at = self.link.project.by_receiver(owner, name, is_exact=True)
         if at is not None and any(d.endswith("property") for d in self.link.project.function(*at).decorators):
             self.ask(("obj", at[0], self.link.project.function(*at).owner), name)
-
-    def place(self, node: Call, name: str) -> Place:
-        """Where a call stands."""
-        text = node.func.path if isinstance(node.func, Ref) else name
-        return Place(self.path, node.line, node.column, text or name or "call")
 
     def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
         """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from unhang.lint.divergence import GROUPS
 from unhang.lint.exchange import Exchanges
-from unhang.lint.filling import is_filled_by_batches
 from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
+from unhang.lint.keeping import is_filled_by_batches
 from unhang.lint.link import Link
 from unhang.lint.values import DIFFERS, Asked, Learned, Value
 

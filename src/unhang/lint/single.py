@@ -31,10 +31,10 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
+    from unhang.lint.blocks import Blocks
     from unhang.lint.branches import Branches
     from unhang.lint.divergence import Cause
     from unhang.lint.flow import Frame
-    from unhang.lint.handlers import Handlers
 
 _BROAD = {
     *("Exception", "BaseException", "RuntimeError", "ValueError", "OutOfMemoryError", "OSError", "IOError"),
@@ -266,11 +266,11 @@ def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) ->
         frame.link.report(frame.path, found)
 
 
-# Handlers.
+# Blocks.
 
 
 def found_in_handler(
-    frame: Handlers,
+    frame: Blocks,
     handler: Handler | None,
     end: str,
     made: Sequence[Effect],
@@ -318,7 +318,7 @@ def found_in_handler(
     return True
 
 
-def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
+def _alone_before(frame: Blocks, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
     """Finds a handler that goes on after what one rank alone reads or writes has failed, before the others wait for it."""
     waits = [e for e in made if e.after and e.param < 0 and not e.is_order]
     goes_on = end not in ("raise", "exit") and not gives_up(handler.body)
@@ -344,7 +344,7 @@ def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
     return [e for e in made if e.way[0].line > line or (e.way[0].line == line and len(e.way) > 1)]
 
 
-def hands_over(frame: Handlers, body: Sequence[Stmt]) -> bool:
+def hands_over(frame: Blocks, body: Sequence[Stmt]) -> bool:
     """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
     last = body[-1].value if body and isinstance(body[-1], Leave) else None
     sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else RAW

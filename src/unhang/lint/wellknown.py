@@ -38,13 +38,13 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.expressions import Expressions
+    from unhang.lint.operators import Operators
 
 _NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", "count", "ndim", "shape", "device"}
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 
-def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
     if stop.sort == MULTIPLE:
         return Value(0, stop.params, PADDED)
@@ -61,7 +61,7 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(0, mixed(*args).params, BLOCK if start.dep & stop.dep & RANK else None)
 
 
-def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _islice(frame: Operators, node: Call, args: list[Value]) -> Value:
     if len(args) > 1 and args[0].sort == ENDLESS:
         return args[0]
     if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
@@ -69,23 +69,23 @@ def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return args[0] if args else PLAIN
 
 
-def _environ(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _environ(frame: Operators, node: Call, args: list[Value]) -> Value:
     name = args[0].const if args else None
     return value_of_name(name.lower()) if isinstance(name, str) else PLAIN
 
 
-def _partial(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _partial(frame: Operators, node: Call, args: list[Value]) -> Value:
     return args[0] if args else PLAIN
 
 
-def _super(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _super(frame: Operators, node: Call, args: list[Value]) -> Value:
     me = frame.env.get("self")
     return (
         Value(sort=("super", *me.sort[1:])) if me is not None and me.sort is not None and me.sort[0] == "obj" else PLAIN
     )
 
 
-def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _getattr(frame: Operators, node: Call, args: list[Value]) -> Value:
     if len(args) > 1 and isinstance(args[1].const, str):
         found = frame.attribute(args[0], args[1].const)
         if len(args) > 2 and found.sort is not None and found.sort[0] == "ext" and args[2].sort is not None:
@@ -94,7 +94,7 @@ def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return PLAIN
 
 
-def items_of(frame: Expressions, v: Value) -> int:
+def items_of(frame: Operators, v: Value) -> int:
     """UNEVEN, if an object of the project gives each rank another number of items."""
     project = frame.link.project
     of = (
@@ -108,7 +108,7 @@ def items_of(frame: Expressions, v: Value) -> int:
     return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
 
 
-def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:
     plain = len(node.args) - len(node.names)
     of_sampler = [v for n, v in zip(node.names, args[plain:], strict=True) if n in ("sampler", "batch_sampler")]
     sources = [*args[:1], *of_sampler]
@@ -131,7 +131,7 @@ def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
 
 
-def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _len(frame: Operators, node: Call, args: list[Value]) -> Value:
     """How many there are; an object of the project says so itself."""
     sort = args[0].sort if args else None
     target = frame.link.project.method(sort[1], sort[2], "__len__") if sort is not None and sort[0] == "obj" else None
@@ -140,7 +140,7 @@ def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(frame.link.summary(*target).returns.dep & UNEVEN)
 
 
-def _set(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
     """A set; one of numbers comes in the same order everywhere."""
     held = of_builtin("set", len(node.args), args, mixed(*args))
     made = node.args[0] if node.args else None
@@ -150,30 +150,30 @@ def _set(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return held._replace(sort=None) if held.sort == ("set",) and is_number else held
 
 
-def _ceil(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
     match node.args:
         case [Op(op="/", parts=[of, by])] if is_rounded_up("//", [Op("+", [of, by]), by]):
             return mixed(*args)._replace(sort=ROUNDED_UP)
     return mixed(*args)
 
 
-def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
 
 
-def _parts(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(sort=PADDED if len(args) > 1 and args[1].sort == MULTIPLE else ("parts",))
 
 
-def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _same(frame: Operators, node: Call, args: list[Value]) -> Value:
     return args[0]._replace(zero=args[0].zero) if args else PLAIN
 
 
-def _device(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _device(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(RANK, NO_PARAMS, LOCAL_RANK, False)
 
 
-def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
     """The ranks of a group that is kept, or asked for: each rank has those of its own."""
     of = node.given("group", 0)
     path = of.func.path if isinstance(of, Call) and isinstance(of.func, Ref) else of.path if isinstance(of, Ref) else ""
@@ -181,7 +181,7 @@ def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
 
 
-SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
+SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "set": _set, "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,

@@ -1,19 +1,30 @@
-"""What an expression is worth."""
+"""What expressions are worth, but for their calls: operators, items and slices, comparisons."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
 
-from unhang.lint import known, special
-from unhang.lint.comparing import comparison
-from unhang.lint.conditions import asks_for_others, asks_if_there, implied, is_choice, is_defined, is_never_a_rank
+from unhang.lint import special
+from unhang.lint.conditions import (
+    asks_for_others,
+    asks_if_there,
+    implied,
+    is_choice,
+    is_defined,
+    is_device,
+    is_fork_test,
+    is_never_a_rank,
+)
 from unhang.lint.doubts import works
-from unhang.lint.filling import comprehension
 from unhang.lint.graphs import is_half, parts_graphs
-from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Function, Op, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
+from unhang.lint.keeping import comprehension
+from unhang.lint.names import Names
 from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     BATCH,
+    BESIDE,
+    BLOCK,
     BLOCK_LENGTH,
     CERTAIN,
     COLLECTED,
@@ -21,16 +32,21 @@ from unhang.lint.special import (
     COUNT,
     HALF,
     LENGTH,
+    OF_DATA,
     OWN_PATH,
     PADDED,
     PICKED,
+    RANKS,
     REST,
     ROUNDED_UP,
     TEST,
     as_test,
-    is_a_rank,
     is_agreed,
-    is_in_flight,
+    is_empty_test,
+    is_mask,
+    is_share,
+    is_step,
+    keeps_length,
     line_of,
     name_of,
     paths_in,
@@ -41,6 +57,7 @@ from unhang.lint.values import (
     CHANCE,
     DATA,
     DIFFERS,
+    FAILED,
     FILLED,
     HELD,
     LOCAL,
@@ -54,81 +71,24 @@ from unhang.lint.values import (
     OWN_KEYS,
     PLAIN,
     RANK,
-    RAW,
     UNEVEN,
     UNKNOWN,
-    Conditional,
-    Effect,
-    Kept,
-    Needs,
-    Raised,
     Value,
     either,
+    is_of_data,
     mixed,
-)  # fmt: skip
+)
 
-if TYPE_CHECKING:
-    from unhang.lint.branches import Exit
-    from unhang.lint.divergence import Cause
-    from unhang.lint.link import Link
+_OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
 
-_TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
 _NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
-_OF_TOKENS = {"logits", "hidden_states", "last_hidden_state"}  # of an output: as long as the longest sequence
 
 
-class Expressions:
-    """The part of a frame that evaluates, without the calls. `env`: names (and attributes that were set here) -> values."""
+class Operators(Names):
+    """The part of a frame that evaluates, without the calls."""
 
-    link: Link
-    function: Function
-    file: int
-    at: int
-    path: str
-    env: dict[str, Value]
-    outer: dict[str, Value]
-    effects: list[Effect]
-    needs: Needs
-    forwards: int  # of wrapped modules so far
-    own_reads: int  # of files that this rank has for itself, so far
-    guesses: int  # how many calls around are of objects whose class was told by a name alone
-    later: list[Conditional]
-    conditions: list[tuple[Cause, int, int]]
-    no_sync: int
-    loops: int
-    unified: set[int]
-    wraps: dict[int, Value]
-    keeps: dict[str, Value]
-    puts: dict[Kept, bool]
-    ways_out: list[Exit]
-    alone: dict[int, Value]  # parameters that some ranks alone call
-    uniform: set[str]
-    fixed: set[str]
-    alone_before: str  # the condition under which some ranks alone have read or written something
-    raises: set[Raised]
-
-    def parameter(self, name: str) -> int:
-        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
-        raise NotImplementedError
-
-    def emit(self, effect: Effect) -> None:
-        """A collective is made here."""
-        raise NotImplementedError
-
-    def ask(self, sort: tuple[Any, ...], name: str) -> None:
-        """A property of an object is asked for."""
-        raise NotImplementedError
-
-    def ask_alike(self, owner: str, name: str) -> None:
-        """A property is asked for of what nobody knows, which is called like its class."""
-        raise NotImplementedError
-
-    def item(self, base: Expr, index: Expr) -> Value:
-        """`base[index]`."""
-        raise NotImplementedError
-
-    def of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
-        """An attribute of one of several objects."""
+    def call(self, node: Call) -> Value:
+        """What a call gives, after it has taken effect."""
         raise NotImplementedError
 
     def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
@@ -163,91 +123,6 @@ class Expressions:
         assert isinstance(e, Fn)
         self.link.closures[self.file, e.at] = self.env
         return Value(sort=("fn", self.file, e.at))
-
-    def ref(self, path: str) -> Value:
-        """The value of a name, or of an attribute of one."""
-        env = self.env
-        found = env.get(path)
-        if found is not None:
-            return found
-        head, dot, rest = path.partition(".")
-        value = env.get(head) or self._from_outside(head) or self.link.top(self.file, head)
-        if path.endswith(("args.should_save", "args.should_log")):  # of the arguments of transformers
-            return Value(RANK, zero=True)
-        if not dot or path.lower().endswith("lora.rank"):  # of a matrix
-            return value if not dot else PLAIN
-        prefix = head
-        for name in rest.split("."):
-            if name in self.link.meeting_properties and (value.sort is None or value.sort[0] == "param"):
-                self.ask_alike(prefix, name)
-            prefix = f"{prefix}.{name}"
-            value = env.get(prefix) or self.attribute(value, name)
-        if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
-            return value._replace(group=path.rpartition(".")[0])
-        return value
-
-    def _from_outside(self, name: str) -> Value | None:
-        """A name of the function around this one; its parameters are not ours."""
-        value = self.outer.get(name)
-        if value is None or not (value.params or (value.sort is not None and value.sort[0] in ("param", "of"))):
-            return value
-        return value._replace(
-            params=NO_PARAMS, sort=None if value.sort and value.sort[0] in ("param", "of") else value.sort
-        )
-
-    def attribute(self, v: Value, name: str) -> Value:
-        """An attribute of a value."""
-        sort = v.sort
-        if sort == AGREED:
-            return v
-        if name in self.link.flags and not self.link.project.is_method(name):
-            return Value(LOCAL, sort=TEST)
-        if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
-            kept = self.link.attribute(sort, name) if sort is not None and sort[0] == "obj" else None
-            return kept if kept is not None and kept.sort is not None and kept.sort[0] == "wrap" else Value(sort=RAW)
-        if sort is not None:
-            kind = sort[0]
-            if kind == "one of":
-                return self.of_one(sort[1], name)
-            if kind == "ext":
-                full = f"{sort[1]}.{name}"
-                return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
-            if kind == "mod":
-                return self.link.of_module(sort[1], name)
-            if kind in ("obj", "super", "class"):
-                if name in self.link.meeting_properties:
-                    self.ask(sort, name)
-                found = self.link.attribute(sort, name)
-                if found is None and kind == "class" and name == "apply":  # of an autograd function
-                    at = self.link.project.method(sort[1], sort[2], "forward")
-                    if at is not None and self.link.project.function(*at).has_context:
-                        return Value(sort=("bound", *at))
-                if found is not None:
-                    if name in _TENSOR_FACTS:
-                        return found._replace(dep=found.dep & ~DATA)
-                    is_open = found.sort is None and not found.dep and is_in_flight(name)
-                    return Value(LOCAL, sort=TEST) if is_open else found
-            elif kind in ("out", "of") and name not in _TENSOR_FACTS:
-                return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
-            elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
-                return self.link.wrapper_of(self.file, name) or Value(v.dep & DATA, v.params)
-        if name in _TENSOR_FACTS:
-            if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
-                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
-                return Value(v.dep & DATA | part, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
-            return Value(0, v.params) if v.params else PLAIN
-        if name == "T":
-            return Value(v.dep, v.params, ("odd", "transposed"))
-        by_name = value_of_name(name)
-        if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
-            return by_name
-        if (
-            (sort is None or sort[0] == "obj")
-            and not v.dep
-            and (kept := self.link.wrapper_of(self.file, name)) is not None
-        ):
-            return kept
-        return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
 
     def _op(self, e: Op) -> Value:
         op, parts = e.op, e.parts
@@ -392,6 +267,124 @@ class Expressions:
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
 
-    def call(self, node: Call) -> Value:
-        """What a call gives, after it has taken effect."""
-        raise NotImplementedError
+    def item(self, base: Expr, index: Expr) -> Value:
+        """`base[index]`."""
+        v = self.value(base)
+        if v.sort == ("ext", "os.environ") and isinstance(index, Const):
+            return value_of_name(str(index.value).lower())
+        at = self.value(index)
+        if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
+            return Value(RANK)  # a rank of the group that this one is in
+        if v.sort in (OWN_KEYS, BESIDE):
+            return PLAIN
+        if v.sort is not None and v.sort[0] == "table":
+            return special.in_table(v.sort, at)
+        if v.sort is not None and v.sort[0] == "words":  # of a batch
+            of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
+            return of_word
+        if v.sort == ("parts",):
+            return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
+        is_slice = isinstance(index, Op) and index.op == ":"
+        if v.sort is not None and v.sort[0] == "many" and not is_slice:
+            return v._replace(sort=v.sort[1])
+        if v.sort is not None and v.sort[0] == "tuple":
+            if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
+                return v.sort[1][at.const]  # type: ignore[no-any-return]
+            sorts = {x.sort for x in v.sort[1]}
+            return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
+        if special.is_one_of_indices(base, at) and v.sort is not None and v.sort[0] == "ragged":
+            is_each = self.loops > 0 and self.function.name == "forward"  # for each expert
+            return v if v.dep & DATA or is_each else Value(v.dep, v.params)
+        if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
+            return PLAIN if at.const != 0 else v
+        is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
+        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length") and not is_own:
+            return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
+        if is_slice and isinstance(index, Op):
+            lower, upper, step = (self.value(p) for p in index.parts)
+            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
+                return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
+            if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
+            if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
+            if lower.dep & RANK and upper.dep & RANK:
+                return Value(v.dep, v.params, BLOCK if v.sort != PADDED else None)
+            if (part := special.sort_of_slice(upper, step)) is not None:
+                return Value(v.dep, v.params, part)
+            if v.sort is not None and v.sort[0] == "many":
+                return v
+        if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
+            return Value(v.dep, v.params, ("odd", "strided"))
+        if is_share(at):
+            return Value(UNEVEN, sort=at.sort)
+        is_test = at.sort == TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
+        if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
+            return Value(v.dep, v.params, ("ragged", "a boolean mask"))
+        dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
+        if not v.dep and not v.params and v.sort in (None, TEST) and not is_slice:  # what is picked by an item
+            is_plain = at.sort is not None and at.sort[0] == "param"
+            dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
+        return Value(dep, v.params) if dep or v.params else PLAIN
+
+
+def is_fixed(frame: Operators, e: Expr) -> bool:
+    """Whether it is a parameter for which a caller has given this constant."""
+    return isinstance(e, Ref) and e.path in frame.fixed
+
+
+def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
+    """What a comparison is worth: a condition on the rank, on the batch, or nothing that differs."""
+    a, b = frame.value(parts[0]), frame.value(parts[1])
+    if is_defined(parts[0], a) and name_of(parts[0]) not in frame.env and isinstance(b.const, str):
+        return Value(const=op == "!=", sort=CERTAIN)  # a function is no text
+    if a.const is not UNKNOWN and b.const is not UNKNOWN and not is_fixed(frame, parts[0]):
+        return PLAIN
+    if is_agreed([a, b]):
+        return Value(sort=AGREED)
+    if is_fork_test(op, parts) or (a.sort in RANKS and b.sort in RANKS):
+        return PLAIN  # a rank and another one: who is a member, perhaps
+    if op in ("in", "not in") and (isinstance(a.const, str) or (a.dep == LOCAL and not b.dep)):
+        return Value(params=b.params)  # a process asks for its own number in a table of its own
+    if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
+        return Value(0, b.params if a.sort == LENGTH else a.params)
+    if BLOCK_LENGTH in (a.sort, b.sort):
+        is_asked = is_empty_test(op, b.const if a.sort == BLOCK_LENGTH else a.const)
+        return Value(RANK, sort=BLOCK_LENGTH) if is_asked else Value(params=a.params | b.params)
+    if COUNT in (a.sort, b.sort) and is_empty_test(op, b.const if a.sort == COUNT else a.const):
+        return Value(a.dep | b.dep | LOSS, a.params | b.params, TEST)
+    if op in ("is", "is not") and None in (a.const, b.const):
+        tested = a if b.const is None else b
+        if tested.dep & NONE_BY_BATCH:
+            return Value(LOSS, sort=TEST)
+        if tested.dep == LOCAL and tested.sort == TEST:  # what the handler of a signal leaves there
+            return tested
+        if tested.sort == BATCH:
+            return Value(OWN_BATCH, sort=TEST)
+        if tested.dep & FAILED:
+            return Value(FAILED)
+        if tested.const is None and is_fixed(frame, parts[0]):
+            return Value(const=op == "is")
+        if isinstance(parts[0], Ref) and parts[0].path.endswith(".grad"):
+            frame.link.asks_grads.add((frame.file, frame.at))
+            if frame.link.skips_layers:  # those of layers that this rank's batch did not touch have none
+                return Value(HELD, sort=TEST)
+        if tested.dep & MAYBE_NONE:
+            return Value(RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero)
+        return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
+    if is_device(parts[0]) and b.const == 0:
+        return Value(RANK, zero=op in ("==", "is"))
+    if op in ("in", "not in") and b.sort == OWN_KEYS and b.dep & LOCAL:
+        return Value(LOCAL, sort=TEST)
+    if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
+        b = b._replace(dep=b.dep & ~DATA)
+    joined = mixed(a, b)
+    number = b if a.dep & RANK else a
+    if joined.dep & RANK:
+        if number.const in (-1, "-1", None) or (number.const == 0 and op in (">=", "<") and a.dep & RANK):
+            return PLAIN
+        is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
+        if is_zero and not joined.dep & OF_DATA:
+            joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
+    is_open = joined.params and not joined.dep  # what the caller gives decides
+    return joined._replace(sort=TEST) if is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE) else joined

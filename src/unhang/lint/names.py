@@ -1,0 +1,254 @@
+"""What is known while a function is followed: names, conditions, collectives so far; and what names and attributes are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from unhang.lint import known
+from unhang.lint.arguments import parameter_value
+from unhang.lint.divergence import Cause, Exit, Pending
+from unhang.lint.ir import Call, Ref
+from unhang.lint.special import (
+    LENGTH,
+    TEST,
+    is_a_rank,
+    is_in_flight,
+    value_of_name,
+)
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    DOUBT,
+    LOCAL,
+    LONGEST,
+    LOSS,
+    NO_PARAMS,
+    OWN_BATCH,
+    PLAIN,
+    RANK,
+    RAW,
+    UNEVEN,
+    UNKNOWN,
+    Conditional,
+    Effect,
+    Kept,
+    Needs,
+    Place,
+    Raised,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from unhang.lint.link import Link
+
+_TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
+_OF_TOKENS = {"logits", "hidden_states", "last_hidden_state"}  # of an output: as long as the longest sequence
+
+
+class Names:
+    """What is known while a function is followed, and what names are worth in it.
+
+    `later`: findings that callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round.
+    """
+
+    def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
+        self.link, self.file, self.at = link, file, at
+        of = link.project.files[file]
+        self.path, self.function = of.path, of.functions[at]
+        self.env: dict[str, Value] = {}  # names, and attributes that were set here
+        self.outer = link.environment(file, at)
+        self.effects: list[Effect] = []
+        self.later: list[Conditional] = []
+        # Where it is.
+        self.conditions: list[tuple[Cause, int, int]] = []  # with how many effects and loops there were
+        self.needs: Needs = frozenset()
+        self.line_now = 0  # of the statement that is followed
+        self.loops = self.no_sync = self.uneven_is_fine = self.is_leaving = 0
+        self.guesses = 0  # how many calls around are of objects whose class was told by a name alone
+        self._endless = self._uneven_loops = self._fills = 0
+        self._round, self._leaves_together = -1, False
+        self._unsure = self._no_exits = 0
+        self._over_parameters: list[int] = []
+        self._implied: list[int] = []
+        self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
+        self._line, self._is_empty = 0, False  # of the assignment that is followed
+        # What was met so far.
+        self.ways_out: list[Exit] = []
+        self.raises: set[Raised] = set()  # by what differs
+        self.caught: dict[str, int] = {}  # by the last handler, of what is raised in sight: how that differs
+        self.forwards = self.own_reads = 0  # of wrapped modules; of files that this rank has for itself
+        self.alone_before = ""  # the condition under which some ranks alone have read or written something
+        self.stayed: list[Value] = []  # conditions under which others have returned
+        self.of_first: set[str] = set()
+        self.uniform: set[str] = set()
+        self.last_given: list[Value] = []  # what the call was given that was followed last
+        self.has_limit = False
+        self.handles: list[tuple[str, Call]] = []
+        self._pending: list[Pending] = []
+        self._stops: list[tuple[str, int, list[Cause]]] = []
+        self._empty: set[str] = set()
+        self._filled: set[str] = set()
+        # What becomes of it a summary.
+        self.unified: set[int] = set()
+        self.wraps: dict[int, Value] = {}
+        self.keeps: dict[str, Value] = {}
+        self.alone: dict[int, Value] = {}  # parameters that some ranks alone call
+        self.puts: dict[Kept, bool] = {}
+        self.marked: set[str] = set()
+        self._returned: list[Value] = []
+        self._none_returned: list[tuple[bool, Value]] = []
+        self._told_by = NO_PARAMS
+        self._passes_on: list[int] = []
+        self._ends_unevenly = self._never_ends = False
+        self._bind_parameters(given)
+
+    def _bind_parameters(self, given: frozenset[tuple[int, Value]]) -> None:
+        names = self.function.parameters
+        for i, name in enumerate(names):
+            self.env[name.lstrip("*")] = parameter_value(self.link, self.file, self.function, i, name)
+        for i, value in given:
+            self.env[names[i]] = value
+        self.fixed = {names[i] for i, value in given if value.const is not UNKNOWN}
+        self.is_special = bool(given)
+        self._given = dict(self.env)
+
+    # What was met so far.
+
+    def parameter(self, name: str) -> int:
+        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
+        names = self.function.parameters
+        return names.index(name) if name in names and self.env.get(name) is self._given.get(name) else -1
+
+    def emit(self, effect: Effect) -> None:
+        """A collective is made here."""
+        if len(effect.way) == 1 and not effect.hidden and effect.param < 0:
+            self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
+        if self.needs or self._unsure:
+            effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
+        doubt = DOUBT if self.guesses else effect.doubt
+        effect = effect._replace(
+            ifs_here=len(self.conditions) - self._no_exits, doubt=doubt, after=effect.after or self.alone_before
+        )
+        self.effects.append(effect)
+        for way_out in self.ways_out:
+            if not way_out.is_replaced:
+                way_out.rest.append(effect)
+
+    def _cut(self, mark: int) -> list[Effect]:
+        cut = self.effects[mark:]
+        del self.effects[mark:]
+        return cut
+
+    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
+        """A function that is called here may raise: the rank that leaves by it is compared with those that go on."""
+        for cause in causes if not (self._unsure or self._no_exits) else ():
+            self.ways_out.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
+
+    def place(self, node: Call, name: str) -> Place:
+        """Where a call stands."""
+        text = node.func.path if isinstance(node.func, Ref) else name
+        return Place(self.path, node.line, node.column, text or name or "call")
+
+    # What names are worth.
+
+    def ask(self, sort: tuple[Any, ...], name: str) -> None:
+        """A property of an object is asked for."""
+        raise NotImplementedError
+
+    def ask_alike(self, owner: str, name: str) -> None:
+        """A property is asked for of what nobody knows, which is called like its class."""
+        raise NotImplementedError
+
+    def ref(self, path: str) -> Value:
+        """The value of a name, or of an attribute of one."""
+        env = self.env
+        found = env.get(path)
+        if found is not None:
+            return found
+        head, dot, rest = path.partition(".")
+        value = env.get(head) or self._from_outside(head) or self.link.top(self.file, head)
+        if path.endswith(("args.should_save", "args.should_log")):  # of the arguments of transformers
+            return Value(RANK, zero=True)
+        if not dot or path.lower().endswith("lora.rank"):  # of a matrix
+            return value if not dot else PLAIN
+        prefix = head
+        for name in rest.split("."):
+            if name in self.link.meeting_properties and (value.sort is None or value.sort[0] == "param"):
+                self.ask_alike(prefix, name)
+            prefix = f"{prefix}.{name}"
+            value = env.get(prefix) or self.attribute(value, name)
+        if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
+            return value._replace(group=path.rpartition(".")[0])
+        return value
+
+    def _from_outside(self, name: str) -> Value | None:
+        """A name of the function around this one; its parameters are not ours."""
+        value = self.outer.get(name)
+        if value is None or not (value.params or (value.sort is not None and value.sort[0] in ("param", "of"))):
+            return value
+        return value._replace(
+            params=NO_PARAMS, sort=None if value.sort and value.sort[0] in ("param", "of") else value.sort
+        )
+
+    def attribute(self, v: Value, name: str) -> Value:
+        """An attribute of a value."""
+        sort = v.sort
+        if sort == AGREED:
+            return v
+        if name in self.link.flags and not self.link.project.is_method(name):
+            return Value(LOCAL, sort=TEST)
+        if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
+            kept = self.link.attribute(sort, name) if sort is not None and sort[0] == "obj" else None
+            return kept if kept is not None and kept.sort is not None and kept.sort[0] == "wrap" else Value(sort=RAW)
+        if sort is not None:
+            kind = sort[0]
+            if kind == "one of":
+                return self.of_one(sort[1], name)
+            if kind == "ext":
+                full = f"{sort[1]}.{name}"
+                return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
+            if kind == "mod":
+                return self.link.of_module(sort[1], name)
+            if kind in ("obj", "super", "class"):
+                if name in self.link.meeting_properties:
+                    self.ask(sort, name)
+                found = self.link.attribute(sort, name)
+                if found is None and kind == "class" and name == "apply":  # of an autograd function
+                    at = self.link.project.method(sort[1], sort[2], "forward")
+                    if at is not None and self.link.project.function(*at).has_context:
+                        return Value(sort=("bound", *at))
+                if found is not None:
+                    if name in _TENSOR_FACTS:
+                        return found._replace(dep=found.dep & ~DATA)
+                    is_open = found.sort is None and not found.dep and is_in_flight(name)
+                    return Value(LOCAL, sort=TEST) if is_open else found
+            elif kind in ("out", "of") and name not in _TENSOR_FACTS:
+                return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
+            elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
+                return self.link.wrapper_of(self.file, name) or Value(v.dep & DATA, v.params)
+        if name in _TENSOR_FACTS:
+            if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
+                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
+                return Value(v.dep & DATA | part, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
+            return Value(0, v.params) if v.params else PLAIN
+        if name == "T":
+            return Value(v.dep, v.params, ("odd", "transposed"))
+        by_name = value_of_name(name)
+        if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
+            return by_name
+        if (
+            (sort is None or sort[0] == "obj")
+            and not v.dep
+            and (kept := self.link.wrapper_of(self.file, name)) is not None
+        ):
+            return kept
+        return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
+
+    def of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
+        """An attribute of one of several objects; of methods, the one that makes collectives."""
+        found = [v for s in sorts if (v := self.attribute(Value(sort=s), name)).sort is not None or v.dep]
+        bound = [v.sort for v in found if v.sort is not None and v.sort[0] == "bound"]
+        if bound:
+            return Value(sort=self.link.maker(bound))
+        return found[0] if found else PLAIN
