@@ -188,9 +188,7 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         return Value(0, frozenset((i,)), ("param", i))
     if by_name is not PLAIN or name[0] == "*":
         return by_name
-    at = i - (len(function.parameters) - len(function.defaults))
-    default = function.defaults[at] if 0 <= at < len(function.defaults) else None
-    is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
+    is_data = is_batch(name) and function.name != "__init__" and is_none(function.default_of(i))
     return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
 
 

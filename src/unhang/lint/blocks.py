@@ -151,14 +151,14 @@ class Blocks(Branches):
         if s.target is not None:
             self.assign(s.target, sample(over), is_certain=True)
         before = dict(self.env)
-        if over.sort is not None and over.sort[0] == "obj" and is_for:
+        if over.kind == "obj" and is_for:
             over = over._replace(dep=over.dep | items_of(self, over))
             self.go_through(over)
         endless = not is_for and over.const is True
         is_uneven = bool(over.dep & UNEVEN)
         self._endless += endless
         self._uneven_loops += is_uneven
-        of_parameter = over.sort[1:2] if is_for and over.sort is not None and over.sort[0] == "param" else ()
+        of_parameter = over.sort[1:2] if is_for and over.kind == "param" else ()
         fills = is_for and not self._uneven_loops and called_name(s.over) == "range"
         self._fills += fills
         together, self._leaves_together = self._leaves_together, False
@@ -186,7 +186,7 @@ class Blocks(Branches):
         self.ways_out = exits + [e for e in mine if e.kind not in ("break", "continue")]
         if not is_for and over.const is UNKNOWN:
             over = either(over, self.value(s.over))
-        is_ragged = over.sort is not None and over.sort[0] == "ragged"
+        is_ragged = over.kind == "ragged"
         over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
         uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & (DIFFERS | UNEVEN)
         self.env = joined_env(before, self.env)

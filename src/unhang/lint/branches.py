@@ -199,7 +199,7 @@ class Branches(Calls):
             me = self.env.get(head)
             if not name and is_dictionary(self, path):
                 self.env[path] = Value(UNEVEN, sort=OWN_KEYS)
-            if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+            if name and "." not in name and me is not None and me.kind == "obj":
                 self.link.set_attribute(me.sort[1], me.sort[2], name, Value(UNEVEN))
 
     def _meet(self, *ways: Way) -> list[Exit]:

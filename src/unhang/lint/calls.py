@@ -91,12 +91,7 @@ class Calls(Receivers):
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         func = node.func
-        if (
-            isinstance(func, Ref)
-            and (other := self.env.get(func.path)) is not None
-            and other.sort is not None
-            and other.sort[0] == "lib"
-        ):
+        if isinstance(func, Ref) and (other := self.env.get(func.path)) is not None and other.kind == "lib":
             func = Ref(other.sort[1])
         owner, base, name = "", PLAIN, ""
         if isinstance(func, Ref):
@@ -126,65 +121,63 @@ class Calls(Receivers):
             return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             return self._metric(node)
-        sort = callee.sort
-        kind = sort[0] if sort is not None else ""
-        if kind == "one of" and sort is not None:
+        sort, kind = callee.sort, callee.kind
+        if kind == "one of":
             return self._one_of(node, sort[1], args, name)
-        if kind in ("fn", "bound") and sort is not None:
+        if kind in ("fn", "bound"):
             return self._function(node, sort, args, name)
-        if kind == "class" and sort is not None:
+        if kind == "class":
             return self._constructor(node, sort, args, name)
-        if kind == "layer" and sort is not None:
+        if kind == "layer":
             self._layer(node, str(sort[1]), name)
-        if kind == "obj" and sort is not None:
+        if kind == "obj":
             target = self._called_object(node, sort, name)
             if target is not None:
                 return self._function(node, ("bound", *target), args, name)
-        if kind == "wrap" and sort is not None:
+        if kind == "wrap":
             self._runs_inside(node, callee.const, args, name)
             return self._wrapped(node, sort[1], "()", args, name)
-        if kind in ("param", "attr_param") and sort is not None:
+        if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
         made = known.method(owner, name) if owner else None
         own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
         if own is not None:  # a trainer of the project, not that of a library
             return self._function(node, ("bound", *own), args, name)
-        if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
+        if made is not None and (base.kind not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
-        bsort = base.sort
-        if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
+        if base.kind == "super" and name == "__iter__" and self._shares_seed(base.sort):
             return self._collective(node, Collective("broadcast"), args, name)
         if name == "get" and args and (got := self.got(node, owner, base, args)) is not None:
             return got
-        target = self._of_nobody(owner, bsort, name)
+        target = self._of_nobody(owner, base, name)
         if target is not None:
             return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
-        known_so = self._of_sort(node, base, bsort, name, args) if bsort is not None else None
+        known_so = self._of_sort(node, base, name, args)
         return known_so or self._other(node, callee, full, owner, base, name, args)
 
-    def _of_sort(self, node: Call, base: Value, bsort: tuple[Any, ...], name: str, args: list[Value]) -> Value | None:
+    def _of_sort(self, node: Call, base: Value, name: str, args: list[Value]) -> Value | None:
         """A method of what is known to be wrapped, a parameter, an output; None: that says nothing."""
-        if bsort[0] == "wrap":
-            if name in known.HIDDEN.get(bsort[1], ()):
-                return self._wrapped(node, bsort[1], name, args, name)
-            made = known.of_sort(bsort[1], name)
+        kind, sort = base.kind, base.sort
+        if kind == "wrap":
+            if name in known.HIDDEN.get(sort[1], ()):
+                return self._wrapped(node, sort[1], name, args, name)
+            made = known.of_sort(sort[1], name)
             if made is not None:
                 return self._collective(node, made, args, name)
-            if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
+            if name == "prepare" or (sort[1] == "fabric" and name.startswith("setup")):
                 return prepared(node)
-        if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
+        if kind in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
             return base
-        if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
-            self._of_param(node, bsort[1], name, args, name)
-        if bsort[0] in ("out", "of") and name == "backward":
-            return self._backward(node, bsort)
-        if bsort[0] == "many" and name in ("values", "children", "parameters"):
-            return base
-        if bsort[0] == "rank" and name in ("item",):
-            return base
-        return None
+        if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
+            self._of_param(node, sort[1], name, args, name)
+        if kind in ("out", "of") and name == "backward":
+            return self._backward(node, sort)
+        is_same = (kind == "many" and name in ("values", "children", "parameters")) or (
+            kind == "rank" and name == "item"
+        )
+        return base if is_same else None
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
@@ -260,7 +253,7 @@ class Calls(Receivers):
             return special(self, node, args)
         if (own := _own_state(node, full, name)) is not None:
             return own
-        if name == "backward" and args and args[0].sort is not None and args[0].sort[0] in ("out", "of"):
+        if name == "backward" and args and args[0].kind in ("out", "of"):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
         if by_name.dep and not callee.dep & ~RANK:
@@ -271,7 +264,7 @@ class Calls(Receivers):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
         for v in args if full in _GO_THROUGH else ():
-            if v.sort is not None and v.sort[0] == "obj":
+            if v.kind == "obj":
                 self.go_through(v)
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
@@ -296,13 +289,13 @@ class Calls(Receivers):
             name.startswith("register_") and any(c.value.dep & RANK for c, *_ in self.conditions)
         )
         for v in args if name not in _PROCESSES else ():
-            if v.sort is not None and v.sort[0] in ("fn", "bound"):
+            if v.kind in ("fn", "bound"):
                 for e in self.link.made_by(v, "()"):
                     self.emit(e._replace(is_sure=is_sure, way=(self.place(node, name), *e.way)[:MOST_WAY]))
 
     def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name."""
-        wraps = [v.sort[1].partition(" ")[0] for v in args if v.sort is not None and v.sort[0] == "wrap"]
+        wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
         if any(w in ("ddp", "fsdp", "fsdp2") for w in wraps) and any(
             word in name for word in ("step", "train", "forward", "loss")
         ):
@@ -327,7 +320,7 @@ class Calls(Receivers):
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
             if isinstance(expr, Ref):
                 old = self.ref(expr.path)
-                if old.sort is not None and old.sort[0] == "param" and "." not in expr.path:
+                if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
                 self.env[expr.path] = Value(sort=AGREED)
         if (
@@ -362,7 +355,7 @@ class Calls(Receivers):
             if v.dep & MAY_MISS:  # the caller knows which module it is
                 which = f"missing:{n if n < plain else node.names[n - plain]}"
                 self.later.append(Conditional(param, which, Found("LNT111", node.line, node.column + 1), self.path))
-        outs = [v for v in args if v.sort is not None and v.sort[0] in ("out", "of")]
+        outs = [v for v in args if v.kind in ("out", "of")]
         if outs:  # a criterion on what a module gave
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)
         return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN

@@ -174,7 +174,7 @@ def as_condition(v: Value) -> Value:
         return v._replace(dep=v.dep | LOSS, sort=TEST)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
-    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
+    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.kind in ("out", "of") else v
 
 
 def picks_grads(function: Function, e: Expr, steps: int = 3) -> bool:
@@ -242,10 +242,10 @@ def implied(frame: Operators, test: Expr) -> tuple[Needs, Needs]:
     nothing: Needs = frozenset()
     match test:
         case Ref():
-            sort = frame.ref(test.path).sort
-            if sort is not None and sort[0] == "with":  # `a and ...`, kept under a name
-                return frozenset({(sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
-            of = sort[1] if sort is not None and sort[0] == "param" else test.path
+            v = frame.ref(test.path)
+            if v.kind == "with":  # `a and ...`, kept under a name
+                return frozenset({(v.sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
+            of = v.sort[1] if v.kind == "param" else test.path
             return frozenset({(of, True)}), frozenset({(of, False)})
         case Op(op="not", parts=[inner]):
             return implied(frame, inner)[::-1]
@@ -254,8 +254,8 @@ def implied(frame: Operators, test: Expr) -> tuple[Needs, Needs]:
             joined = Needs().union(*(b[test.op == "or"] for b in both))
             return (joined, nothing) if test.op == "and" else (nothing, joined)
         case Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
-            sort = frame.ref(path).sort
-            of = sort[1] if sort is not None and sort[0] == "param" else path
+            v = frame.ref(path)
+            of = v.sort[1] if v.kind == "param" else path
             ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
             return ways if test.op == "is" else ways[::-1]
         case Op(op="==" | "!=" | "in" | "not in", parts=[Ref(path=path), _]):
@@ -294,7 +294,7 @@ def is_left_by_choice(s: If) -> bool:
 
 def is_defined(e: Expr, v: Value) -> bool:
     """Whether it is the name of a function or class, which is always true: `not evaluate`, where no argument of that name is meant."""
-    return isinstance(e, Ref) and "." not in e.path and v.sort is not None and v.sort[0] in ("fn", "class")
+    return isinstance(e, Ref) and "." not in e.path and v.kind in ("fn", "class")
 
 
 def is_word(e: Expr) -> bool:

@@ -64,11 +64,13 @@ def _is_made_after(frame: Calls, path: str, line: int) -> bool:
     """Whether the next call after this line in which ranks meet is of a function in which one rank alone makes what is at a path."""
     calls = (n for n in nodes_in(frame.function.body) if isinstance(n, Call) and n.line > line)
     node = min((n for n in calls if name_of(n) in frame.link.meets), key=lambda n: n.line, default=None)
-    sort = frame.ref(node.func.path).sort if node is not None and isinstance(node.func, Ref) else None
-    if node is None or sort is None or sort[0] not in ("fn", "bound") or Ref(path) not in node.args:
+    if node is None or not isinstance(node.func, Ref) or Ref(path) not in node.args:
         return False
-    function = frame.link.project.function(sort[1], sort[2])
-    at = node.args.index(Ref(path)) + (sort[0] == "bound" and function.is_method)
+    kind, *key = frame.ref(node.func.path).sort or ("",)
+    if kind not in ("fn", "bound"):
+        return False
+    function = frame.link.project.function(*key)
+    at = node.args.index(Ref(path)) + (kind == "bound" and function.is_method)
     return bool(function.parameters) and _makes_alone(function, min(at, len(function.parameters) - 1))
 
 

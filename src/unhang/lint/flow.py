@@ -189,7 +189,7 @@ class Frame(Blocks):
     def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
         """Binds a name. What is bound where not every rank comes differs; `is_certain`: its name adds nothing."""
         if isinstance(target, Op) and target.op == "seq":
-            parts = value.sort[1] if value.sort is not None and value.sort[0] == "tuple" else None
+            parts = value.sort[1] if value.kind == "tuple" else None
             for i, part in enumerate(target.parts):
                 fits = parts is not None and len(parts) == len(target.parts)
                 one = parts[i] if fits and parts is not None else Value(value.dep, value.params, shared_sort(value, i))
@@ -237,14 +237,7 @@ class Frame(Blocks):
         me = self.env.get(head)
         if name and value.sort in _WRAPPED:
             self.link.wrapped[self.file, last] = value
-        if (
-            name
-            and "." not in name
-            and not self.is_special
-            and me is not None
-            and me.sort is not None
-            and me.sort[0] == "obj"
-        ):
+        if name and "." not in name and not self.is_special and me is not None and me.kind == "obj":
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
     def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:

@@ -66,5 +66,5 @@ def found_in_graph(frame: Passing, node: Call, args: list[Value], name: str) -> 
         found = Found("LNT117", node.line, node.column + 1, {"call": frame.place(node, name).text})
         if v.sort == HALF:
             frame.link.report(frame.path, found)
-        elif v.sort is not None and v.sort[0] == "param":
+        elif v.kind == "param":
             frame.later.append(Conditional(v.sort[1], "is half", found, frame.path))

@@ -185,6 +185,16 @@ class Function(msgspec.Struct, array_like=True, dict=True):
         """What is asked of it again and again, kept by those who ask."""
         return {}
 
+    def default_of(self, i: int) -> Expr | None:
+        """What parameter `i` is where nobody gives it; None: it has to be given."""
+        at = i - (len(self.parameters) - len(self.defaults))
+        return self.defaults[at] if 0 <= at < len(self.defaults) else None
+
+    @property
+    def is_property(self) -> bool:
+        """Whether it runs where somebody asks for an attribute."""
+        return any(d.endswith("property") for d in self.decorators)
+
     @property
     def is_method(self) -> bool:
         """Whether its first parameter is the object."""

@@ -41,7 +41,7 @@ _BARS = {"tqdm", "trange", "ProgressBar"}
 def keep(frame: Frame, name: str, value: Value) -> Value:
     """What an attribute is worth that a method sets, also under conditions on what it was given; noted for those who call the method."""
     params = value.params.union(*(c.value.params for c, *_ in frame.conditions)) - {0}
-    if not params or (value.sort is not None and value.sort[0] in ("param", "fn", "bound", "obj", "class")):
+    if not params or (value.kind in ("param", "fn", "bound", "obj", "class")):
         return value
     is_flag = isinstance(value.const, bool) or value.sort == TEST
     kept = Value(value.dep, params, TEST if is_flag else None)
@@ -243,7 +243,7 @@ def containers(function: Function) -> set[str]:
 def note_put(frame: Frame, e: Expr) -> None:
     """Something is put into a container that the object keeps."""
     name, me = container_of(e), frame.env.get("self")
-    if name and me is not None and me.sort is not None and me.sort[0] == "obj" and not frame.is_special:
+    if name and me is not None and me.kind == "obj" and not frame.is_special:
         key = (me.sort[1], me.sort[2], name)
         frame.puts[key] = frame.puts.get(key, True) and is_by_batch(frame)
         if is_by_own_state(frame):
@@ -344,9 +344,9 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         assert isinstance(loop, Op)
         over = frame.value(loop.parts[1])
         dep |= over.dep & UNEVEN
-        ragged |= over.sort is not None and over.sort[0] in ("ragged", "set")
+        ragged |= over.kind in ("ragged", "set")
         frame.assign(loop.parts[0], element(over), is_certain=True)
-        if over.sort is not None and (over.sort[0] == "sized" or over.sort in (PICKED, OWN_KEYS)):
+        if over.kind == "sized" or over.sort in (PICKED, OWN_KEYS):
             sort = over.sort
         if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
             sort = over.sort  # it comes in the order of the set

@@ -277,7 +277,7 @@ class Link(Makers):
             at = self.project.methods_of(f, c).get(name)
             if at is not None:
                 function = self.project.function(f, at)
-                if any(d.endswith("property") for d in function.decorators):
+                if function.is_property:
                     return self.summary(f, at).returns
                 return Value(sort=("bound", f, at))
             if kind == "obj":
@@ -296,20 +296,12 @@ class Link(Makers):
     def meeting_properties(self) -> set[str]:
         """Names of properties that make collectives themselves."""
         functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
-        asked = (f for f in functions if any(d.endswith("property") for d in f.decorators))
-        return {f.name for f in asked if not known.MEETS.isdisjoint(f.words)}
+        return {f.name for f in functions if f.is_property and not known.MEETS.isdisjoint(f.words)}
 
     @cached_property
     def by_threads(self) -> dict[tuple[int, str, str], Value]:
         """Attributes of objects that a thread sets, at a time of its own."""
         return dict(set_by_threads(self.project))
-
-    def property_of(self, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
-        """The function of such a property of an object."""
-        found = self.project.method(sort[1], sort[2], name)
-        return (
-            found if found and any(d.endswith("property") for d in self.project.function(*found).decorators) else None
-        )
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
@@ -330,14 +322,13 @@ class Link(Makers):
             self._setters.setdefault((file, cls), set()).add(self._following[-1])
             self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
-        sort = value.sort
-        if sort is not None and sort[0] == "param":
+        if value.kind == "param":
             self.given.add((file, cls, name))
-        if sort is not None and sort[0] in ("param", "of", "sized", "bare", "half bare"):
+        if value.kind in ("param", "of", "sized", "bare", "half bare"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
-        parts = value.dep & DIFFERS & ~MAYBE or (value.sort is not None and value.sort[0] in ("wrap", "group"))
+        parts = value.dep & DIFFERS & ~MAYBE or (value.kind in ("wrap", "group"))
         if parts and self._following and self._following[-1][0] != file:
             before = self.outside.setdefault((file, cls, name), [])
             if all(one.value != value for one in before):

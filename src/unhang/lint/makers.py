@@ -63,9 +63,7 @@ class Makers:
 
     def raised_by(self, v: Value, method: str) -> set[Raised]:
         """What a method of an object raises by what differs, whoever calls it."""
-        target = (
-            self.project.method(v.sort[1], v.sort[2], method) if v.sort is not None and v.sort[0] == "obj" else None
-        )
+        target = self.project.method(v.sort[1], v.sort[2], method) if v.kind == "obj" else None
         return {r for r in self.summary(*target).raises if not r[2]} if target is not None else set()
 
     def wrapper_of(self, file: int, name: str) -> Value | None:
@@ -83,10 +81,10 @@ class Makers:
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""
         for i, (_, v) in given.items():
-            if v.sort is not None and v.sort[0] in ("wrap", "group"):
+            if v.kind in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
             elif v.sort == OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
-            elif v.sort is not None and v.sort[0] in ("obj", "one of"):
+            elif v.kind in ("obj", "one of"):
                 given_so_far = self.built.setdefault((sort[1], sort[2]), {})
                 given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))

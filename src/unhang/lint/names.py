@@ -174,7 +174,7 @@ class Names:
             return value if not dot else PLAIN
         prefix = head
         for name in rest.split("."):
-            if name in self.link.meeting_properties and (value.sort is None or value.sort[0] == "param"):
+            if name in self.link.meeting_properties and (value.kind in ("", "param")):
                 self.ask_alike(prefix, name)
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
@@ -185,70 +185,68 @@ class Names:
     def _from_outside(self, name: str) -> Value | None:
         """A name of the function around this one; its parameters are not ours."""
         value = self.outer.get(name)
-        if value is None or not (value.params or (value.sort is not None and value.sort[0] in ("param", "of"))):
+        if value is None or not (value.params or value.kind in ("param", "of")):
             return value
-        return value._replace(
-            params=NO_PARAMS, sort=None if value.sort and value.sort[0] in ("param", "of") else value.sort
-        )
+        return value._replace(params=NO_PARAMS, sort=None if value.kind in ("param", "of") else value.sort)
 
     def attribute(self, v: Value, name: str) -> Value:
         """An attribute of a value."""
-        sort = v.sort
+        kind, sort = v.kind, v.sort
         if sort == AGREED:
             return v
         if name in self.link.flags and not self.link.project.is_method(name):
             return Value(LOCAL, sort=TEST)
-        if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
-            kept = self.link.attribute(sort, name) if sort is not None and sort[0] == "obj" else None
-            return kept if kept is not None and kept.sort is not None and kept.sort[0] == "wrap" else Value(sort=RAW)
-        if sort is not None:
-            kind = sort[0]
-            if kind == "one of":
-                return self.of_one(sort[1], name)
-            if kind == "ext":
-                full = f"{sort[1]}.{name}"
-                return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
-            if kind == "mod":
-                return self.link.of_module(sort[1], name)
-            if kind in ("obj", "super", "class"):
-                if name in self.link.meeting_properties:
-                    self.ask(sort, name)
-                found = self.link.attribute(sort, name)
-                if found is None and kind == "class" and name == "apply":  # of an autograd function
-                    at = self.link.project.method(sort[1], sort[2], "forward")
-                    if at is not None and self.link.project.function(*at).has_context:
-                        return Value(sort=("bound", *at))
-                if found is not None:
-                    if name in _TENSOR_FACTS:
-                        return found._replace(dep=found.dep & ~DATA)
-                    is_open = found.sort is None and not found.dep and is_in_flight(name)
-                    return Value(LOCAL, sort=TEST) if is_open else found
-            elif kind in ("out", "of") and name not in _TENSOR_FACTS:
-                return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
-            elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
-                return self.link.wrapper_of(self.file, name) or Value(v.dep & DATA, v.params)
+        if name == "module" and kind in ("", "wrap", "param", "raw", "obj"):
+            kept = self.link.attribute(sort, name) if kind == "obj" else None
+            return kept if kept is not None and kept.kind == "wrap" else Value(sort=RAW)
+        if kind == "one of":
+            return self.of_one(sort[1], name)
+        if kind == "ext":
+            full = f"{sort[1]}.{name}"
+            return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
+        if kind == "mod":
+            return self.link.of_module(sort[1], name)
+        if kind in ("obj", "super", "class") and (found := self._of_object(sort, name)) is not None:
+            return found
         if name in _TENSOR_FACTS:
-            if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
+            if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
                 part = LOSS if sort is None and v.dep & OWN_BATCH else 0
-                return Value(v.dep & DATA | part, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
+                return Value(v.dep & DATA | part, v.params, LENGTH if kind != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
+        if kind in ("out", "of"):
+            return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
+        if kind == "param" and known.rank_kind(name) is None:
+            return self.link.wrapper_of(self.file, name) or Value(v.dep & DATA, v.params)
         if name == "T":
             return Value(v.dep, v.params, ("odd", "transposed"))
         by_name = value_of_name(name)
         if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
             return by_name
-        if (
-            (sort is None or sort[0] == "obj")
-            and not v.dep
-            and (kept := self.link.wrapper_of(self.file, name)) is not None
-        ):
-            return kept
-        return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
+        kept = self.link.wrapper_of(self.file, name) if kind in ("", "obj") and not v.dep else None
+        return kept or (Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN)
+
+    def _of_object(self, sort: tuple[Any, ...], name: str) -> Value | None:
+        """An attribute of an object or class of the project; None: nothing is known of it."""
+        if name in self.link.meeting_properties:
+            self.ask(sort, name)
+        found = self.link.attribute(sort, name)
+        if found is None:
+            at = (
+                self.link.project.method(sort[1], sort[2], "forward")
+                if sort[0] == "class" and name == "apply"
+                else None
+            )
+            is_autograd = at is not None and self.link.project.function(*at).has_context
+            return Value(sort=("bound", *at)) if at is not None and is_autograd else None
+        if name in _TENSOR_FACTS:
+            return found._replace(dep=found.dep & ~DATA)
+        is_open = found.sort is None and not found.dep and is_in_flight(name)
+        return Value(LOCAL, sort=TEST) if is_open else found
 
     def of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
         """An attribute of one of several objects; of methods, the one that makes collectives."""
         found = [v for s in sorts if (v := self.attribute(Value(sort=s), name)).sort is not None or v.dep]
-        bound = [v.sort for v in found if v.sort is not None and v.sort[0] == "bound"]
+        bound = [v.sort for v in found if v.kind == "bound"]
         if bound:
             return Value(sort=self.link.maker(bound))
         return found[0] if found else PLAIN

@@ -164,7 +164,7 @@ class Operators(Names):
             return joined._replace(sort=PADDED)
         if op in ("+", "-") and any(v.sort == ("set",) for v in values):
             return joined._replace(sort=("set",))
-        outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
+        outs = [v.sort for v in values if v.kind in ("out", "of")]
         if outs and op == "dict":
             outs = []
         if op == "str" or (op in ("/", "+") and OWN_PATH in (values[0].sort, values[-1].sort)):
@@ -219,7 +219,7 @@ class Operators(Names):
         ):
             joined = [v._replace(dep=v.dep & ~CHANCE) for v in joined]
         zeros = {v.zero for v in joined if v.dep & RANK}
-        asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
+        asked = next((v.sort[1] for v in joined if v.kind == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
         if sort is None and (
@@ -252,7 +252,7 @@ class Operators(Names):
             and not self.link.project.is_sorted_by(parts[0])
         ):
             both = both._replace(dep=both.dep | MISSING)
-        if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
+        if (a.dep ^ b.dep) & UNEVEN and test.kind == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)
         differs = a.const is UNKNOWN or a.const != b.const
         dep = test.dep & DIFFERS if differs else 0
@@ -277,28 +277,28 @@ class Operators(Names):
             return Value(RANK)  # a rank of the group that this one is in
         if v.sort in (OWN_KEYS, BESIDE):
             return PLAIN
-        if v.sort is not None and v.sort[0] == "table":
+        if v.kind == "table":
             return special.in_table(v.sort, at)
-        if v.sort is not None and v.sort[0] == "words":  # of a batch
+        if v.kind == "words":  # of a batch
             of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
             return of_word
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         is_slice = isinstance(index, Op) and index.op == ":"
-        if v.sort is not None and v.sort[0] == "many" and not is_slice:
+        if v.kind == "many" and not is_slice:
             return v._replace(sort=v.sort[1])
-        if v.sort is not None and v.sort[0] == "tuple":
+        if v.kind == "tuple":
             if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if special.is_one_of_indices(base, at) and v.sort is not None and v.sort[0] == "ragged":
+        if special.is_one_of_indices(base, at) and v.kind == "ragged":
             is_each = self.loops > 0 and self.function.name == "forward"  # for each expert
             return v if v.dep & DATA or is_each else Value(v.dep, v.params)
         if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
             return PLAIN if at.const != 0 else v
         is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
-        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length") and not is_own:
+        if v.kind in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
@@ -312,7 +312,7 @@ class Operators(Names):
                 return Value(v.dep, v.params, BLOCK if v.sort != PADDED else None)
             if (part := special.sort_of_slice(upper, step)) is not None:
                 return Value(v.dep, v.params, part)
-            if v.sort is not None and v.sort[0] == "many":
+            if v.kind == "many":
                 return v
         if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
@@ -323,7 +323,7 @@ class Operators(Names):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         if not v.dep and not v.params and v.sort in (None, TEST) and not is_slice:  # what is picked by an item
-            is_plain = at.sort is not None and at.sort[0] == "param"
+            is_plain = at.kind == "param"
             dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
         return Value(dep, v.params) if dep or v.params else PLAIN
 

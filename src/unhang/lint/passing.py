@@ -73,6 +73,12 @@ def plain_length(v: Value) -> Value:
     return Value(0, v.params) if v.sort == LENGTH else v
 
 
+def _worth(function: Function, given: dict[int, tuple[Expr, Value]], i: int) -> Value:
+    """What parameter `i` is worth in a call: what is given, or else a plain default."""
+    default = function.default_of(i) if i not in given else None
+    return given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
+
+
 class Passing(Operators):
     """The part of a frame that takes over what functions do that it calls."""
 
@@ -101,15 +107,15 @@ class Passing(Operators):
 
     def layers(self, v: Value, method: str) -> list[Effect]:
         """A layer that runs, where one is given to a function that calls it."""
-        if v.sort is None or method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
+        if method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
             return []
-        is_layer = v.sort[0] == "layer" or (v.sort[0] == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+        is_layer = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
         return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
 
     def wrap_in_place(self, path: str, wrapped: Value) -> None:
         """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
         old = self.ref(path)
-        if old.sort is not None and old.sort[0] == "param" and "." not in path:
+        if old.kind == "param" and "." not in path:
             self.wraps[old.sort[1]] = wrapped
         self.env[path] = wrapped
 
@@ -124,12 +130,9 @@ class Passing(Operators):
             plain = len(node.args) - len(node.names)
             for field, value in (*zip(fields, args[:plain], strict=False), *zip(node.names, args[plain:], strict=True)):
                 self.link.set_attribute(sort[1], sort[2], field, value)
-        held = (
-            UNEVEN
-            if any(is_share(v) or items_of(self, v) for v in args) and holds_items(self.link.project, sort[1], sort[2])
-            else 0
-        )
-        return Value(held, sort=("obj", sort[1], sort[2]))
+        is_share_of = any(is_share(v) or items_of(self, v) for v in args)
+        is_uneven = is_share_of and holds_items(self.link.project, sort[1], sort[2])
+        return Value(UNEVEN * is_uneven, sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         """A call of a function of the project: its effects are the caller's."""
@@ -155,7 +158,7 @@ class Passing(Operators):
                 effect = effect._replace(doubt=DOUBT)
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
-            self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
+            self._take_over(effect, given, place, function)
         more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
         for conditional in (*general.conditional, *more):
             if not self.is_special or conditional.found.code == "LNT303":
@@ -179,7 +182,7 @@ class Passing(Operators):
         )
         for i in given if agrees else summary.unifies:
             expr, v = given.get(i, (None, PLAIN))
-            if isinstance(expr, Ref) and (v.sort is None or v.sort[0] not in _OBJECTS):
+            if isinstance(expr, Ref) and (v.kind not in _OBJECTS):
                 self.env[expr.path] = Value(sort=AGREED)
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
@@ -213,7 +216,7 @@ class Passing(Operators):
             by_some(self, sort, called)
         for i, alone in summary.alone.items():
             e, v = given.get(i, (None, PLAIN))
-            if isinstance(e, Ref) and v.sort is not None and v.sort[0] == "bound":
+            if isinstance(e, Ref) and v.kind == "bound":
                 by_some(self, v.sort, e.path.rpartition(".")[0], alone)
 
     def _worth_following(
@@ -224,52 +227,40 @@ class Passing(Operators):
         by_rank = summary.returns.dep & RANK and not summary.effects
         if not summary.effects and not by_rank:
             return frozenset()
-        count, defaults = len(function.parameters), function.defaults
-        asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else set(range(count))
+        asked = (
+            {i for e in summary.effects for i, _ in e.needs} if not by_rank else set(range(len(function.parameters)))
+        )
         for i, name in enumerate(function.parameters):
-            v = given[i][1] if i in given else PLAIN
-            default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
-            const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
+            v = _worth(function, given, i)
             is_plain = name[0] != "*" and (
                 value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
             )
-            if (
-                is_plain
-                and not by_rank
-                and (v.sort in (PICKED, FILLED) or v.dep & _PARTS_RANKS)
-                and (v.sort is None or v.sort[0] in _CARRIED)
-            ):
+            parts = v.sort in (PICKED, FILLED) or v.dep & _PARTS_RANKS
+            if is_plain and not by_rank and parts and (v.sort is None or v.kind in _CARRIED):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
-            elif v.sort is not None and v.sort[0] == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
+            elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
                 out[i] = v
-            elif is_plain and i in asked and (const is None or isinstance(const, bool)):
-                out[i] = Value(const=const)
+            elif is_plain and i in asked and (v.const is None or isinstance(v.const, bool)):
+                out[i] = Value(const=v.const)
         return frozenset(out.items())
 
     def _take_over(
-        self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
-        defaults: list[Expr | None], count: int,
-    ) -> None:  # fmt: skip
-        needs = self._still_needed(effect.needs, given, defaults, count)
+        self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, function: Function
+    ) -> None:
+        needs = self._still_needed(effect.needs, given, function)
         if needs is None:
             return
-        is_one_of = any(isinstance(w, tuple) and w[0] == "in" and i in given for i, w in effect.needs)
+        words = [(i, w) for i, w in effect.needs if isinstance(w, tuple) and i in given]
+        is_open = any(w[0] == "in" for _, w in words) and any(given[i][1].const is UNKNOWN for i, _ in words)
         doubt = (
-            DOUBT
-            if is_one_of and len(needs) < len(effect.needs) and not self._says_all(effect.needs, given)
-            else effect.doubt
-        )
+            DOUBT if is_open and len(needs) < len(effect.needs) else effect.doubt
+        )  # who can tell that it is this word?
         effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here, doubt=doubt)
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):
             i = int(group[1:].partition(":")[0])
-            if i in given:
-                group = self.group_of(given[i][0])
-            else:
-                at = i - (count - len(defaults))
-                default = defaults[at] if 0 <= at < len(defaults) else None
-                group = "" if isinstance(default, Const) and default.value is None else "?"
+            group = self.group_of(given[i][0]) if i in given else "" if function.default_of(i) == Const(None) else "?"
         if effect.param < 0:
             self.emit(effect._replace(way=way, group=group))
             return
@@ -280,28 +271,20 @@ class Passing(Operators):
         for made in (*self.link.made_by(v, effect.method), *self.layers(v, effect.method)):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 
-    def _says_all(self, needs: Needs, given: dict[int, tuple[Expr, Value]]) -> bool:
-        """Whether what is asked for being one of a few words is known here: nobody can tell of another value that it is just one of these."""
-        return all(not isinstance(w, tuple) or i not in given or given[i][1].const is not UNKNOWN for i, w in needs)
-
-    def _still_needed(
-        self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
-    ) -> Needs | None:
+    def _still_needed(self, needs: Needs, given: dict[int, tuple[Expr, Value]], function: Function) -> Needs | None:
         """What our own parameters must be for an effect of a call; None: this call does not make it."""
         ours = set[tuple[int | str, Wanted]]()
         for i, wanted in needs:
             if isinstance(i, str):
                 continue
-            at = i - (count - len(defaults))
-            default = defaults[at] if 0 <= at < len(defaults) else None
-            v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
+            v = _worth(function, given, i)
             own = self.parameter(given[i][0].path) if i in given and isinstance(given[i][0], Ref) else -1  # type: ignore[union-attr]
             if v.const is not UNKNOWN:
                 if not is_as_wanted(v.const, wanted):
                     return None
             elif own >= 0:
                 ours.add((own, wanted))
-            elif v.sort is not None and v.sort[0] == "param":
+            elif v.kind == "param":
                 ours.add((v.sort[1], wanted))
             elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:
                 return None
@@ -309,43 +292,36 @@ class Passing(Operators):
 
     def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
         r = summary.returns
-        if r.sort is not None and r.sort[0] == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
+        if r.kind == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
             inside = given[r.const[1]][1].sort if r.const[1] in given else None
-            is_known = inside is not None and inside[0] in ("obj", "param")
-            return r._replace(const=inside[:3] if is_known and inside is not None else UNKNOWN)
+            return r._replace(const=inside[:3] if inside is not None and inside[0] in ("obj", "param") else UNKNOWN)
         joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
         sort = r.sort
         if sort == OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
                 return Value(UNEVEN, joined.params, OWN_KEYS)
             return Value(r.dep, joined.params, OWN_KEYS if joined.params or r.dep else None)
-        if sort is not None and sort[0] == "sized":  # as many as the caller says
+        if r.kind == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
             if by.dep & (DATA | RANK):
                 return Value(UNEVEN, joined.params, ("share", "range"))
             return Value(r.dep | joined.dep & DIFFERS, joined.params, ("sized", by.params) if by.params else None)
-        if sort is not None and sort[0] in ("param", "of"):
-            v = given.get(sort[1], (None, PLAIN))[1]
-            if sort[0] == "param":
-                return v
-            inner = v.sort
-            sort = None
-            if inner is not None and inner[0] == "wrap":
-                sort = ("out", inner[1])
-            elif inner is not None and inner[0] == "param":
-                sort = ("of", inner[1])
-        elif sort is not None and sort[0] == "tuple":
+        v = given.get(sort[1], (None, PLAIN))[1] if r.kind in ("param", "of", "passes") else PLAIN
+        if r.kind == "param":
+            return v
+        if r.kind == "of":
+            sort = ("out" if v.kind == "wrap" else "of", v.sort[1]) if v.kind in ("wrap", "param") else None
+        elif r.kind == "tuple":
             sort = ("tuple", tuple(self._result(Summary(returns=v), given) for v in sort[1]))
-        elif sort is not None and sort[0] == "passes":  # a generator that goes through what it is given
-            v = given.get(sort[1], (None, PLAIN))[1]
+        elif r.kind == "passes":  # a generator that goes through what it is given
             if v.dep & UNEVEN:
                 return Value(UNEVEN, sort=("share", "generator"))
-            sort = ("passes", v.sort[1]) if v.sort is not None and v.sort[0] == "param" else None
-        elif sort is not None and sort[0] == "zip":
+            sort = ("passes", v.sort[1]) if v.kind == "param" else None
+        elif r.kind == "zip":
             sort = None
         dep = r.dep
         if dep & MAYBE:  # it is what a given module made of this rank's batch
-            sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
+            sorts = {v.kind for _, v in given.values()}
             dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
             dep &= -1 if dep & DIFFERS else ~NONE_BY_BATCH
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

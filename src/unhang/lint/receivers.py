@@ -51,11 +51,11 @@ class Receivers(Passing):
         self.guesses -= is_doubtful
         return result
 
-    def _of_nobody(self, owner: str, sort: tuple[Any, ...] | None, name: str) -> tuple[int, int] | None:
+    def _of_nobody(self, owner: str, base: Value, name: str) -> tuple[int, int] | None:
         """The method that is meant where nobody has said of which class the object is."""
-        if not owner or (sort is not None and sort[0] != "param"):
+        if not owner or base.kind not in ("", "param"):
             return None
-        by_receiver = self.link.project.by_receiver(owner, name, is_exact=sort is not None)
+        by_receiver = self.link.project.by_receiver(owner, name, is_exact=base.sort is not None)
         return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
 
     def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
@@ -82,7 +82,7 @@ class Receivers(Passing):
         v = self.value(e) if not isinstance(e, Call) else PLAIN
         if v.const is None and not (isinstance(e, Ref) and "." in e.path):
             return ""
-        if v.sort is not None and v.sort[0] == "param":
+        if v.kind == "param":
             names = self.function.parameters  # it may be another function's, kept in a tuple
             return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
         if isinstance(e, Ref):
@@ -93,8 +93,8 @@ class Receivers(Passing):
 
     def ask(self, sort: tuple[Any, ...], name: str) -> None:
         """A property of an object is asked for, which makes collectives, perhaps."""
-        at = self.link.property_of(sort, name)
-        if at is not None:
+        at = self.link.project.method(sort[1], sort[2], name)
+        if at is not None and self.link.project.function(*at).is_property:
             self._ask_for(at, name)
 
     def _ask_for(self, at: tuple[int, int], text: str) -> None:
@@ -105,14 +105,14 @@ class Receivers(Passing):
 
     def go_through(self, v: Value) -> None:
         """The items of an object of the project are asked for; it may make collectives for each."""
-        at = self.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.sort is not None else None
+        at = self.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.kind == "obj" else None
         if at is not None:
             self._ask_for(at, "__iter__()")
 
     def ask_alike(self, owner: str, name: str) -> None:
         """A property is asked for of what nobody knows, which is called like its class."""
         at = self.link.project.by_receiver(owner, name, is_exact=True)
-        if at is not None and any(d.endswith("property") for d in self.link.project.function(*at).decorators):
+        if at is not None:
             self.ask(("obj", at[0], self.link.project.function(*at).owner), name)
 
     def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
@@ -131,7 +131,7 @@ class Receivers(Passing):
         is_of_batch = not base.dep & RANK and (base.dep & OWN_BATCH or is_batch(owner))
         if len(args) == 1 and is_of_batch and not self.link.project.is_sorted_by(node):
             return Value(base.dep | MISSING, base.params)
-        return in_table(base.sort, args[0]) if base.sort is not None and base.sort[0] == "table" else None
+        return in_table(base.sort, args[0]) if base.kind == "table" else None
 
     def group_asked(self, node: Call, owner: str, name: str) -> str:
         """The group in which a call asks for the number of the rank: `get_rank(group)`, `self.pp_group.rank()`."""

@@ -87,7 +87,7 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
 def _note_signals(link: Link) -> None:
     """What handlers of signals set is the process's own."""
     for handler in link.handlers:
-        if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
+        if handler.kind in ("fn", "bound"):
             file, function = handler.sort[1], link.project.function(handler.sort[1], handler.sort[2])
             link.flags |= set(function.sets)
             targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)

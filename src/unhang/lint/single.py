@@ -221,18 +221,12 @@ def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copi
             e = Ref(e.func.path.rpartition(".")[0])
             v = frame.ref(e.path) if v.sort is None else v
         is_given = isinstance(e, Ref) and frame.parameter(e.path) >= 0 and not asks_before
-        if (
-            is_given
-            and v.sort is not None
-            and v.sort[0] == "param"
-            and not copies
-            and made.op in ("all_gather", "all_reduce")
-        ):
+        if is_given and v.kind == "param" and not copies and made.op in ("all_gather", "all_reduce"):
             found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
         if v.dep & LONGEST and not copies and made.op == "all_gather" and v.sort is None:
             _found(frame, "LNT303", node.line, node.column, None, "", how=OWN_WIDTH, call=_text(node))
-        if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
+        if v.kind not in ("odd", "ragged") or isinstance(e, Const):
             continue
         if v.sort[0] == "odd" and not copies:
             _found(frame, "LNT304", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
@@ -255,7 +249,7 @@ def found_in_endless_loop(frame: Branches, s: Loop, line: int) -> None:
 def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) -> None:
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
     own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
-    is_param = over.sort is not None and over.sort[0] == "param"
+    is_param = over.kind == "param"
     if not own or not (is_param or over.sort == ("set",)) or is_numbered(s.text):
         return
     words = {"collective": own[0].way[-1].text, "over": s.text}

@@ -78,7 +78,7 @@ def is_numbered(text: str) -> bool:
 
 def is_share(v: Value) -> bool:
     """Whether it is this rank's part of the data, as many items as it has."""
-    return bool(v.dep & UNEVEN) and v.sort is not None and v.sort[0] == "share"
+    return bool(v.dep & UNEVEN) and v.kind == "share"
 
 
 @cache
@@ -173,7 +173,7 @@ def element(v: Value) -> Value:
 def sample(v: Value) -> Value:
     """An element of what is iterated over by a loop: one of the samples, where that is a part of a batch."""
     one = element(v)
-    is_plain = v.sort is None or v.sort[0] == "param"
+    is_plain = v.kind in ("", "param")
     return one._replace(sort=SAMPLE) if is_plain and one.dep == OWN_BATCH else one
 
 
@@ -354,11 +354,8 @@ def of_parameters(effect: Effect) -> Effect:
 
 def shared_sort(value: Value, i: int) -> tuple[object, ...] | None:
     """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
-    if value.sort is None:
-        return None
-    if value.sort[0] in ("out", "of", "ragged", "length", "agreed", "padded"):
-        return value.sort
-    return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
+    is_kept = value.kind in ("out", "of", "ragged", "length", "agreed", "padded")
+    return value.sort if is_kept or (value.sort == ("wrap", "engine") and i == 0) else None
 
 
 def called_name(e: Expr) -> str:

@@ -173,7 +173,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     """What a method or function of tensors gives."""
     if base.sort == AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
         return Value(sort=AGREED)
-    if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
+    if name in _STRIDED and (base.kind in ("", "out", "of", "many", "param")) and not full:
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
         return Value(joined.dep, joined.params, ("ragged", name))
@@ -182,7 +182,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(joined.dep & ~UNEVEN, joined.params, ("ragged", "a list of what this rank has met"))
     if full == "pickle.dumps" or (full in _OF_BYTES and first == _PICKLED):
         return Value(0, NO_PARAMS, _PICKLED)
-    if base.sort is not None and base.sort[0] in ("odd", "ragged"):
+    if base.kind in ("odd", "ragged"):
         is_copied = name == "flatten" and base.sort[1] in ("transposed", "permuted", "expanded")
         keeps = (name in _KEEPS_SHAPE and not is_copied) or (
             base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"}
@@ -195,7 +195,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(sort=AGREED)
     if "unwrap" in name:
         return Value(sort=RAW)
-    outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
+    outs = [v.sort for v in (base, *args) if v.kind in ("out", "of")]
     if full in LISTS:
         of = args[0].sort if args else None
         is_known = of is not None and of[0] == "many" and of[1][0] in ("layer", "obj", "wrap", "many")
@@ -231,7 +231,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
     """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
     first = args[0] if args else PLAIN
-    is_ragged = base.sort is not None and base.sort[0] == "ragged"
+    is_ragged = base.kind == "ragged"
     if (full == "len" and first.sort == BLOCK) or (name == "numel" and base.sort in (BLOCK, _LAST_BLOCK)):
         return Value(0, base.params | first.params, BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
@@ -258,12 +258,12 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         if PADDED in (base.sort, first.sort):
             return Value(sort=PADDED)
         return Value(UNEVEN, sort=("share", "shard"))
-    if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.sort is not None and base.sort[0] == "share":
+    if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.kind == "share":
         return base
     if full == "len":
         if first.sort == BESIDE:
             return Value(LOCAL)
-        if first.sort is not None and first.sort[0] == "ragged":
+        if first.kind == "ragged":
             return Value(DATA, sort=TEST)
         if first.sort == PADDED:
             return Value(sort=MULTIPLE)

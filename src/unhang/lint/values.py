@@ -55,7 +55,7 @@ class Place(NamedTuple):
 class Value(NamedTuple):
     """`dep`: how it may differ; `params`: parameters it depends on; `group`: of which group a rank is the number, empty: of all.
 
-    `sort`: what it is, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
+    `sort`: what it is, a tuple or None, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
     `("out", "ddp")` for what a wrapped module returned, `("param", 0)`, `("of", 0)` for what a parameter returned,
     `("group", text)`, `("many", sort)`, `("odd", reason)` for a tensor that is unfit for a collective. `zero`: what it is as a
     condition on rank 0, where the others have the opposite. `const`: the value itself; of a wrapped module, the class or the parameter that is inside.
@@ -63,10 +63,15 @@ class Value(NamedTuple):
 
     dep: int = 0
     params: frozenset[int] = frozenset()
-    sort: tuple[Any, ...] | None = None
+    sort: Any = None
     zero: bool | None = None
     group: str = ""
     const: Any = UNKNOWN
+
+    @property
+    def kind(self) -> str:
+        """The first word of its sort; empty: nothing is known of it."""
+        return self.sort[0] if self.sort else ""
 
 
 NO_PARAMS: frozenset[int] = frozenset()

@@ -80,15 +80,13 @@ def _partial(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 def _super(frame: Operators, node: Call, args: list[Value]) -> Value:
     me = frame.env.get("self")
-    return (
-        Value(sort=("super", *me.sort[1:])) if me is not None and me.sort is not None and me.sort[0] == "obj" else PLAIN
-    )
+    return Value(sort=("super", *me.sort[1:])) if me is not None and me.kind == "obj" else PLAIN
 
 
 def _getattr(frame: Operators, node: Call, args: list[Value]) -> Value:
     if len(args) > 1 and isinstance(args[1].const, str):
         found = frame.attribute(args[0], args[1].const)
-        if len(args) > 2 and found.sort is not None and found.sort[0] == "ext" and args[2].sort is not None:
+        if len(args) > 2 and found.kind == "ext" and args[2].sort is not None:
             return args[2]
         return found
     return PLAIN
