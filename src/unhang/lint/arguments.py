@@ -25,11 +25,8 @@ _SOURCE_AT = {
 }  # fmt: skip
 
 
-def _add(frame: Frame, code: str, node: Call, variant: str = "", **words: str) -> None:
-    frame.link.report(frame.path, Found(code, node.line, node.column + 1, words, [], [], False, variant))
-
-
-def _value(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
+def value_given(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
+    """The argument of this name, or at this position, and what it is worth."""
     e = node.given(name, at)
     return None if e is None else (e, args[next(i for i, a in enumerate(node.args) if a is e)])
 
@@ -40,13 +37,13 @@ def _source(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     at = _SOURCE_AT.get(last, -1)
     if known.collective(full) is None or not full.startswith("torch.distributed.") or node.given("group", at + 1):
         return
-    given = _value(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
+    given = value_given(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
     if given is None or given[1].sort not in (("rank",), LOCAL_RANK) or not isinstance(given[0], Ref | Call):
         return
     if isinstance(given[0], Ref) and given[0].path in frame.function.parameters:  # of the caller's choice
         return
-    if not any(c.value.dep & RANK for c, *_ in frame.conditions) and not _is_one_way(frame.function, node):
-        _add(frame, "LNT112", node, call=last)
+    if not frame.is_under(RANK) and not _is_one_way(frame.function, node):
+        frame.found("LNT112", node, call=last)
 
 
 def _is_one_way(function: Function, node: Call) -> bool:
@@ -67,7 +64,7 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     if not full.startswith("torch.distributed."):
         return
     frame.has_limit |= node.given("timeout", 2) is not None
-    rank, address = _value(node, args, "rank", 4), _value(node, args, "init_method", 1)
+    rank, address = value_given(node, args, "rank", 4), value_given(node, args, "init_method", 1)
     if (
         address is not None
         and address[1].dep & LOCAL
@@ -75,14 +72,14 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         and node.given("backend", 0) != Const("mpi")
         and node.given("world_size", 3) != Const(1)
     ):
-        _add(frame, "LNT416", node, "", name="init_method")
+        frame.found("LNT416", node, name="init_method")
     if rank is None or _is_one_node(frame.function, node):
         return
     whole = next((n for n in _WHOLE_RANKS if frame.env.get(n, Value()).dep & RANK), None)
     if rank[1].sort == LOCAL_RANK:
-        _add(frame, "LNT415", node, "", whole="RANK")
+        frame.found("LNT415", node, whole="RANK")
     elif whole is not None and isinstance(rank[0], Ref) and rank[0].path in ("rank", "gpu", "local_rank"):
-        _add(frame, "LNT415", node, "", whole=whole)
+        frame.found("LNT415", node, whole=whole)
 
 
 def _is_one_node(function: Function, node: Call) -> bool:
@@ -108,7 +105,7 @@ def found_in_environment(frame: Frame, name: object, value: Value, line: int) ->
     is_rank = ("init_process_group" in words and not alone) or any(
         known.rank_kind(p) for p in frame.function.parameters
     )
-    if is_rank and not words & _STARTS_RANKS and not any(c.value.dep & RANK for c, *_ in frame.conditions):
+    if is_rank and not words & _STARTS_RANKS and not frame.is_under(RANK):
         frame.link.report(frame.path, Found("LNT416", line, 1, {"name": str(name)}))
 
 
@@ -122,7 +119,7 @@ def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         return
     by_data = next((c for c, *_ in frame.conditions if c.value.dep & DATA and not c.value.dep & RANK), None)
     if by_data is not None:
-        _add(frame, "LNT114", node, condition=by_data.text)
+        frame.found("LNT114", node, condition=by_data.text)
         return
     for cause, *_ in frame.conditions[-1:]:  # the caller knows whether it is of the batch
         for i in cause.value.params if cause.value.sort == TEST else ():
@@ -160,7 +157,7 @@ def found_in_handles(frame: Frame) -> None:
         used = sum(isinstance(n, Ref) and n.path.partition(".")[0] == name for n in nodes)
         if used <= bound:
             text = call.func.path if isinstance(call.func, Ref) else "call"
-            _add(frame, "LNT305", call, "", call=text.rpartition(".")[2])
+            frame.found("LNT305", call, call=text.rpartition(".")[2])
 
 
 def found_in_rest(frame: Frame) -> None:

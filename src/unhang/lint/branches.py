@@ -155,7 +155,7 @@ class Branches(Calls):
         elif bool(here.end) == bool(there.end):
             self._part(cause, here.made, there.made)
         else:  # the way out is compared with what follows
-            is_compared = any(c.value.dep & DIFFERS for c, *_ in self.conditions)
+            is_compared = self.is_under(DIFFERS)
             stays = there.made if here.end else here.made
             self.effects += stays if is_compared else here.made + there.made
         if (here.made and there.made) or here.end or there.end:  # the others take one of both

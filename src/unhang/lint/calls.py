@@ -285,9 +285,7 @@ class Calls(Receivers):
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
         """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""
-        is_sure = name in _RUNS or (
-            name.startswith("register_") and any(c.value.dep & RANK for c, *_ in self.conditions)
-        )
+        is_sure = name in _RUNS or (name.startswith("register_") and self.is_under(RANK))
         for v in args if name not in _PROCESSES else ():
             if v.kind in ("fn", "bound"):
                 for e in self.link.made_by(v, "()"):

@@ -168,16 +168,16 @@ def finding_of(
     first, last = effect.way[0], effect.way[-1]
     line, column = (exit_at[1], exit_at[2]) if exit_at else (first.line, first.column)
     words = {
-        "condition": cause.text, "caught": cause.text, "call": f"{first.text}()" if not first.text.endswith(")") else first.text,
+        "condition": cause.text, "caught": cause.text, "call": effect.lines[0][2],
         "collective": last.text, "line": str(first.line), "op": effect.op, "hidden": effect.hidden, "kind": kind,
         "at": str(cause.line), "other": other.way[-1].text if other else "", "other_line": str(other.way[0].line) if other else "",
     }  # fmt: skip
     keyword = "the loop" if is_loop else "the condition"
     named = cause.text if cause.text == BEFORE_IT else f"{keyword} `{cause.text}`"
-    way = [(cause.path, cause.line, f"{named} {_how(cause.value)}")]
+    way = [(cause.path, cause.line, f"{named} {how_it_differs(cause.value)}")]
     if exit_at:
         way.append((path, line, f"some ranks {kind} here"))
-    way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
+    way += effect.lines
     code = _code(cause, effect, other is not None, kind, is_loop)
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     if code == "LNT101" and len(effect.way) == 1:
@@ -187,7 +187,8 @@ def finding_of(
     return Found(code, line, column + 1, words, way, [], False, variant, effect.calls + doubt)
 
 
-def _how(v: Value) -> str:
+def how_it_differs(v: Value) -> str:
+    """Why a condition with this value is not the same on all ranks, in words."""
     if v.dep & RANK:
         return "depends on the rank"
     if v.dep & FAILED:

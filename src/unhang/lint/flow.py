@@ -167,7 +167,7 @@ class Frame(Blocks):
         value = self.value(s.value)
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
-        if self.conditions and name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
+        if self.conditions and name_of(s.value) == "len" and self.is_under(RANK):
             value = value._replace(sort=REST)
         if s.adds and (is_part_of(s.value, s.targets[0]) or is_filled_up("+", [s.targets[0], s.value])):
             value = Value(sort=PADDED)
@@ -254,7 +254,7 @@ class Frame(Blocks):
 
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)
-        by_rank = any(c.value.dep & RANK for c, *_ in self.conditions)
+        by_rank = self.is_under(RANK)
         if s.kind in ("yield", "continue") and self.function.is_generator and not self._endless:
             self._ends_unevenly |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
             self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up

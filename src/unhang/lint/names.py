@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unhang.lint import known
 from unhang.lint.arguments import parameter_value
 from unhang.lint.divergence import Cause, Exit, Pending
-from unhang.lint.ir import Call, Ref
+from unhang.lint.ir import Call, Found, Ref
 from unhang.lint.special import (
     LENGTH,
     TEST,
@@ -134,6 +134,16 @@ class Names:
         for way_out in self.ways_out:
             if not way_out.is_replaced:
                 way_out.rest.append(effect)
+
+    def is_under(self, dep: int) -> bool:
+        """Whether this line is under a condition that differs so."""
+        return any(c.value.dep & dep for c, *_ in self.conditions)
+
+    def found(self, code: str, at: Call | Place, effect: Effect | None = None, variant: str = "", **words: str) -> None:
+        """A rule speaks here, of this collective perhaps."""
+        way, calls = ([], 0) if effect is None else (effect.lines, effect.calls)
+        words |= {"collective": effect.way[-1].text} if effect is not None else {}
+        self.link.report(self.path, Found(code, at.line, at.column + 1, words, way, variant=variant, calls=calls))
 
     def _cut(self, mark: int) -> list[Effect]:
         cut = self.effects[mark:]

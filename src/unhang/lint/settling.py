@@ -56,6 +56,7 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
 def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, place: Place) -> bool:
     """Reports what is found for sure; False: that is for the callers to say, if it is anything."""
     link, found = frame.link, conditional.found
+    is_so: bool
     kind, _, asked = conditional.method.partition(":")
     if kind == "part":
         parts = [part_of(frame, e, v, name) for name in asked.split()]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.arguments import ARGUMENTS
+from unhang.lint.arguments import ARGUMENTS, value_given
 from unhang.lint.conditions import gives_up, off_by_default
-from unhang.lint.divergence import GROUPS
+from unhang.lint.divergence import GROUPS, how_it_differs
 from unhang.lint.doubts import is_told_after
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, Leave, Loop, Op, Ref, Stmt, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, nodes_in
 from unhang.lint.libraries import Collective
 from unhang.lint.special import is_numbered, name_of
 from unhang.lint.tensors import OWN_WIDTH, is_padded_alone, is_padded_to_a_length
@@ -59,17 +59,6 @@ _LAST = {"main", "<module>", "cli"}  # what fails in it is the end of the proces
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
 
-def _found(
-    frame: Branches, code: str, line: int, column: int, effect: Effect | None = None, variant: str = "", **words: str
-) -> None:
-    way = [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way] if effect else []
-    if effect is not None:
-        words["collective"] = effect.way[-1].text
-    frame.link.report(
-        frame.path, Found(code, line, column + 1, words, way, [], False, variant, effect.calls if effect else 0)
-    )
-
-
 def _effects_of(frame: Frame, v: Value) -> list[Effect]:
     return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy"]
 
@@ -91,20 +80,15 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
         if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
             frame.link.project.files[frame.file].functions
         ):
-            _found(frame, "LNT303", node.line, node.column, None, "", how=OWN_WIDTH, call=_text(node))
+            frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
 
 
-def _given(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
-    e = node.given(name, at)
-    return None if e is None else (e, args[next(i for i, a in enumerate(node.args) if a is e)])
-
-
 def _thread(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """A thread that makes collectives beside the main one."""
-    given = _given(node, args, "target", 1) if full == "threading.Thread" else None
+    given = value_given(node, args, "target", 1) if full == "threading.Thread" else None
     if given is None:
         return
     _beside(frame, node, given[1])
@@ -148,14 +132,14 @@ def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     if full in ("signal.signal", "atexit.register", "weakref.finalize"):
         at = 0 if full == "atexit.register" else 1
         if len(args) > at and (effects := _effects_of(frame, args[at])):
-            _found(frame, "LNT204", node.line, node.column, effects[0], where=full)
+            frame.found("LNT204", node, effects[0], where=full)
 
 
 def _loader(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     for name in ("collate_fn", "worker_init_fn"):
-        given = _given(node, args, name)
+        given = value_given(node, args, name)
         if given is not None and (effects := _effects_of(frame, given[1])):
-            _found(frame, "LNT205", node.line, node.column, effects[0], where=name)
+            frame.found("LNT205", node, effects[0], where=name)
 
 
 def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
@@ -163,47 +147,37 @@ def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     for e, v in zip(node.args, args, strict=True):
         is_flag = isinstance(e, Op) and e.op in ("not", "and", "or", "==", "!=", "<", ">", "in", "not in")
         if is_flag and v.dep & RANK:
-            _found(frame, "LNT109", node.line, node.column)
+            frame.found("LNT109", node)
 
 
 def _log(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """A dictionary that has other keys on each rank, reduced key by key."""
     if args and args[0].dep & UNEVEN:
-        words = {"collective": _text(node), "condition": _text_of(node.args[0])}
-        frame.link.report(frame.path, Found("LNT110", node.line, node.column + 1, words))
-
-
-def _text_of(e: Expr) -> str:
-    return e.path if isinstance(e, Ref) else "it"
+        of = node.args[0]
+        frame.found("LNT110", node, collective=_text(node), condition=of.path if isinstance(of, Ref) else "it")
 
 
 def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
-    alone = (
-        bool(node.args) and isinstance(node.args[0], Op) and node.args[0].op == "seq" and len(node.args[0].parts) == 1
-    )
-    if full == "own members" and not alone and not frame.is_special and "use_local_synchronization" not in node.names:
-        frame.link.report(
-            frame.path, Found("LNT104", node.line, node.column + 1, {"call": "new_group()"}, [], [], False, "own")
-        )
+    match node.args:
+        case [Op(op="seq", parts=[_]), *_]:
+            return
+    if full == "own members" and not frame.is_special and "use_local_synchronization" not in node.names:
+        frame.found("LNT104", node, variant="own", call="new_group()")
 
 
 def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
     """A flag that stops a trainer, set where only some ranks come, or when each of them thinks so, and not broadcast after that."""
-    if not cause.value.dep & RANK:
-        words = {"condition": cause.text, "kind": "stop", "collective": "the next step", "line": str(line)}
-        way = [
-            (
-                frame.path,
-                cause.line,
-                f"the condition `{cause.text}` depends on the clock, chance, process or disk of each rank",
-            )
-        ]
-        frame.link.report(frame.path, Found("LNT106", line, 1, words, way, [], False, "left"))
-        return
-    words = {"condition": cause.text, "kind": path, "collective": "the next step", "line": str(line)}
-    way = [(frame.path, cause.line, f"the condition `{cause.text}` depends on the rank")]
-    frame.link.report(frame.path, Found("LNT108", line, 1, words, way, [], False, "flag"))
+    by_rank = cause.value.dep & RANK
+    words = {
+        "condition": cause.text,
+        "kind": path if by_rank else "stop",
+        "collective": "the next step",
+        "line": str(line),
+    }
+    way = [(frame.path, cause.line, f"the condition `{cause.text}` {how_it_differs(cause.value)}")]
+    code, variant = ("LNT108", "flag") if by_rank else ("LNT106", "left")
+    frame.link.report(frame.path, Found(code, line, 1, words, way, variant=variant))
 
 
 _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
@@ -225,13 +199,13 @@ def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copi
             found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
         if v.dep & LONGEST and not copies and made.op == "all_gather" and v.sort is None:
-            _found(frame, "LNT303", node.line, node.column, None, "", how=OWN_WIDTH, call=_text(node))
+            frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
         if v.kind not in ("odd", "ragged") or isinstance(e, Const):
             continue
         if v.sort[0] == "odd" and not copies:
-            _found(frame, "LNT304", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
+            frame.found("LNT304", node, how=str(v.sort[1]), call=_text(node))
         elif v.sort[0] == "ragged" and made.op in ("all_gather", "all_reduce", "gather"):
-            _found(frame, "LNT303", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
+            frame.found("LNT303", node, how=str(v.sort[1]), call=_text(node))
 
 
 def _text(node: Call) -> str:
@@ -253,7 +227,7 @@ def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) ->
     if not own or not (is_param or over.sort == ("set",)) or is_numbered(s.text):
         return
     words = {"collective": own[0].way[-1].text, "over": s.text}
-    found = Found("LNT113", s.line, 1, words, _way(own[0]))
+    found = Found("LNT113", s.line, 1, words, own[0].lines)
     if is_param and over.sort is not None:
         frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
     else:
@@ -280,7 +254,7 @@ def found_in_handler(
     if handler is None:
         if own and made:
             first = own[0].way[0]
-            _found(frame, "LNT202", first.line, first.column, own[0])
+            frame.found("LNT202", first, own[0])
         return False
     if is_feature_test(handler) or (is_fallback and inside) or frame.is_leaving or frame.is_alone():
         return False
@@ -300,7 +274,7 @@ def found_in_handler(
         return True  # those that have not failed ask in the body, and the collective that waits is the same
     effect = (collective or hidden)[0]
     found = Found(
-        "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect),
+        "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, effect.lines,
         calls=effect.calls + (0 if is_skipped or (frame.loops and not frame.is_ordered()) else DOUBT),
     )  # fmt: skip
     if effect.param < 0:
@@ -321,7 +295,7 @@ def _alone_before(frame: Blocks, handler: Handler, end: str, made: Sequence[Effe
     if not waits or own or not goes_on or not is_caught or is_told_after(frame, handler):
         return False
     words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
-    found = Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls)
+    found = Found("LNT203", handler.line, 1, words, waits[0].lines, [], False, "alone", waits[0].calls)
     frame.link.report(frame.path, found)
     return True
 
@@ -362,11 +336,7 @@ def close_handler(frame: Branches, own: Sequence[Effect], others: Sequence[Effec
     extra = [e for e in own if e.param < 0 and e.is_sure and e.op != "destroy" and e.op not in {o.op for o in others}]
     if extra:
         first = extra[0].way[0]
-        _found(frame, "LNT201", first.line, first.column, extra[0], caught=caught)
-
-
-def _way(effect: Effect) -> list[tuple[str, int, str]]:
-    return [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
+        frame.found("LNT201", first, extra[0], caught=caught)
 
 
 def _caught(handler: Handler) -> str:
@@ -384,10 +354,10 @@ def found_in_function(frame: Frame, summary: Summary) -> None:
         return
     first = effects[0].way[0]
     if function.name == "__del__":
-        _found(frame, "LNT204", first.line, first.column, effects[0], where="__del__")
+        frame.found("LNT204", first, effects[0], where="__del__")
     elif function.name in ("__getitem__", "__getitems__"):
         bases = frame.link.project.base_names(frame.file, function.owner)
         is_dataset = any(b.rpartition(".")[2].endswith("Dataset") for b in bases)
         is_sharded = effects[0].way[-1].text.rpartition(".")[2] in ("full_tensor", "redistribute")  # samples are
         if is_dataset and not is_sharded:
-            _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)
+            frame.found("LNT205", first, effects[0], where=function.name)

@@ -180,6 +180,11 @@ class Effect(NamedTuple):
         return self.doubt + (len(self.way) if self.ifs > 0 else 0)
 
     @property
+    def lines(self) -> list[tuple[str, int, str]]:
+        """The calls that lead to it, as they are shown."""
+        return [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in self.way]
+
+    @property
     def key(self) -> tuple[str, str, int, str]:
         """What must be equal on all ranks."""
         return self.op, self.group, self.param, self.method
