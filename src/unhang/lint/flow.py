@@ -12,7 +12,6 @@ from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some
 from unhang.lint.divergence import Cause, Exit
 from unhang.lint.doubts import works
-from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.graphs import added
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
@@ -56,12 +55,14 @@ from unhang.lint.values import (
     LOSS,
     MAYBE,
     MOST_EFFECTS,
+    MOST_WAY,
     PLAIN,
     RAISED,
     RANK,
     TOLD,
     UNEVEN,
     UNKNOWN,
+    Place,
     Summary,
     Value,
     either,
@@ -77,12 +78,12 @@ class Frame(Blocks):
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
-        gates = (d for d in self.function.decorators if is_one_rank([d]) or is_gate(self.link.project, self.file, d))
-        name = next(gates, None)
+        gates = (d for d in self.function.decorators if self.link.project.is_gate(self.file, d))
+        name, agreed = next(gates, None), None
         if name is not None:
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
-        agreed = None if name is not None else take_over_decorators(self)
-        if name is None:
+        else:
+            agreed = self._take_over_decorators()
             self.block(self.function.body)
         summary.raises = frozenset(self.raises)
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
@@ -113,6 +114,23 @@ class Frame(Blocks):
         found_in_function(self, summary)
         found_in_shares(self, summary)
         found_in_rest(self)
+
+    def _take_over_decorators(self) -> Value | None:
+        """What the functions that a project's decorators put around this one do besides calling it; what they give back instead, if all ranks get it."""
+        project, agreed = self.link.project, None
+        for name in self.function.decorators:
+            symbol = project.symbol_of(self.file, name)
+            inner = project.decorating(symbol) if symbol is not None and symbol.kind == "fn" else None
+            if symbol is None or inner is None or known.MEETS.isdisjoint(inner[1].words):
+                continue
+            summary = self.link.summary(symbol.file, inner[0])
+            place = Place(self.path, self.function.line, 1, f"@{name}")
+            for effect in summary.effects:
+                if effect.param < 0 and not effect.needs:
+                    group = "" if effect.group.startswith("@") else effect.group
+                    self.emit(effect._replace(way=(place, *effect.way)[:MOST_WAY], group=group))
+                    agreed = summary.returns if summary.returns.sort == AGREED else agreed
+        return agreed
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
         """A body that only some ranks come to."""

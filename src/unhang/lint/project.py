@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, File, Function, Leave, Op, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, nodes_in
 from unhang.lint.special import name_of
 
 _MOST_STEPS = 6
@@ -52,7 +52,7 @@ class Project:
             self._methods.append(methods)
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
-        self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
+        self._gates: dict[tuple[int, int], bool] = {}
         self._flags: dict[tuple[str, str], bool] = {}
         self._picked_by: dict[str, bool] = {}
         self._by_word: dict[str, list[tuple[tuple[int, int], Function]]] | None = None
@@ -279,3 +279,64 @@ class Project:
     def methods_of(self, file: int, cls: str) -> dict[str, int]:
         """The methods that a class itself has."""
         return self._methods[file].get(cls, {})
+
+    def is_gate(self, file: int, decorator: str) -> bool:
+        """Whether a decorator calls what it decorates on one rank only: by its name, or as it is one of the project with `if rank == 0: return fn(...)`."""
+        if decorator.rpartition(".")[2] in known.ONE_RANK_DECORATORS:
+            return True
+        symbol = self.symbol_of(file, decorator)
+        if symbol is None or symbol.kind != "fn":
+            return False
+        key = (symbol.file, symbol.at)
+        if key not in self._gates:
+            found = self.decorating(symbol)
+            self._gates[key] = found is not None and _lets_one_through(self.function(*key).parameters[0], found[1].body)
+        return self._gates[key]
+
+    def decorating(self, symbol: Symbol) -> tuple[int, Function] | None:
+        """The one function that is written in a decorator."""
+        functions = enumerate(self.files[symbol.file].functions)
+        inner = [(at, f) for at, f in functions if f.inside == symbol.at and f.name != "<lambda>"]
+        return inner[0] if len(inner) == 1 and self.function(symbol.file, symbol.at).parameters else None
+
+
+def _lets_one_through(name: str, body: list[Stmt]) -> bool:
+    decorated = Ref(name)
+    calls = [n for n in nodes_in(body) if isinstance(n, Call) and n.func == decorated]
+    by_rank = [n for n in nodes_in(body) if isinstance(n, If) and _is_of_rank(n.test) and not n.orelse]
+    inside = [n for b in by_rank for n in nodes_in(b.body) if isinstance(n, Call) and n.func == decorated]
+    if len(calls) != 1:
+        return False
+    left = [s.body[-1] for s in body if isinstance(s, If) and _is_of_others(s.test)]
+    leaves = any(isinstance(s, Leave) and s.kind == "return" and s.line < calls[0].line for s in left)
+    return len(inside) == 1 or (not inside and leaves)
+
+
+def _is_of_others(test: Expr) -> bool:
+    """`rank != 0`, `not is_main_process()`."""
+    match test:
+        case Op(op="not", parts=[inner]):
+            return _is_of_rank(inner)
+        case Op(op="!=", parts=[of, Const(value=0)]):
+            return _is_of_rank(Op("==", [of, Const(0)]))
+    return False
+
+
+def _is_of_rank(test: Expr) -> bool:
+    """Whether a condition is for one rank, by its names, or for a job of one."""
+    match test:
+        case Op(op="or", parts=parts):
+            others = [p for p in parts if not _is_of_rank(p)]
+            return len(others) < len(parts) and all(map(_is_not_distributed, others))
+        case Op(op="==", parts=[Ref() | Call() as of, Const(value=0)]) | (Ref() | Call() as of):
+            path = of.func if isinstance(of, Call) else of
+            kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
+            return kind is not None and (isinstance(test, Op) or kind == "zero")
+    return False
+
+
+def _is_not_distributed(test: Expr) -> bool:
+    match test:
+        case Op(op="not", parts=[Ref(path=path)]) | Op(op="not", parts=[Call(func=Ref(path=path))]):
+            return path.rpartition(".")[2] in known.SINGLE
+    return False
