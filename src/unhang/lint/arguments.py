@@ -12,8 +12,8 @@ from unhang.lint.special import LOCAL_RANK, TEST, is_batch, is_none, name_of, va
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.flow import Frame
     from unhang.lint.link import Link
+    from unhang.lint.operators import Operators
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
@@ -31,7 +31,7 @@ def value_given(node: Call, args: list[Value], name: str, at: int = -1) -> tuple
     return None if e is None else (e, args[next(i for i, a in enumerate(node.args) if a is e)])
 
 
-def _source(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _source(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """`broadcast(x, src=rank)`: every rank names itself. Under a condition on the rank it may name the one it is for."""
     last = full.rpartition(".")[2]
     at = _SOURCE_AT.get(last, -1)
@@ -59,7 +59,7 @@ def _is_one_way(function: Function, node: Call) -> bool:
     return False
 
 
-def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _init(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """The number of a rank on its node, given as its number in the job; an address that each rank makes up."""
     if not full.startswith("torch.distributed."):
         return
@@ -92,7 +92,7 @@ def _is_one_node(function: Function, node: Call) -> bool:
     return is_here or node.given("backend", 0) == Const("fake")
 
 
-def found_in_environment(frame: Frame, name: object, value: Value, line: int) -> None:
+def found_in_environment(frame: Operators, name: object, value: Value, line: int) -> None:
     """The address of the rendezvous, made up by a process that is one of the ranks."""
     if name not in ("MASTER_PORT", "MASTER_ADDR") or not value.dep & LOCAL or value.params:  # who calls may give it
         return
@@ -113,7 +113,7 @@ def _is_world_size(target: Expr) -> bool:
     return isinstance(target, Op) and target.op == "[]" and target.parts[1] == Const("WORLD_SIZE")
 
 
-def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _constant(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A tensor that wants gradients, made for a batch without anything in it: a loss that no parameter is in."""
     if node.given("requires_grad") != Const(True) or not full.startswith("torch.") or not frame.link.wraps:
         return
@@ -127,7 +127,7 @@ def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
             frame.later.append(Conditional(i, "", found, frame.path))
 
 
-def _group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _group(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A group that is made without the limit which the job's own was given."""
     made = known.collective(full)
     is_given = any(n in node.names for n in ("timeout", "pg_options", "backend_override", ""))
@@ -137,7 +137,7 @@ def _group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         frame.link.without_limit[frame.path, node.line] = found
 
 
-def found_in_groups(frame: Frame) -> None:
+def found_in_groups(frame: Operators) -> None:
     """The groups that are made where the job's own was given a limit, told once."""
     places = (e.way[-1] for e in frame.effects if e.op in ("new_group", "device_mesh"))
     for place in places if frame.has_limit else ():
@@ -147,7 +147,7 @@ def found_in_groups(frame: Frame) -> None:
             return
 
 
-def found_in_handles(frame: Frame) -> None:
+def found_in_handles(frame: Operators) -> None:
     """`work = all_reduce(x, async_op=True)`, and no line of the function knows `work` again."""
     if not frame.handles or any(f.inside == frame.at for f in frame.link.project.files[frame.file].functions):
         return
@@ -158,12 +158,6 @@ def found_in_handles(frame: Frame) -> None:
         if used <= bound:
             text = call.func.path if isinstance(call.func, Ref) else "call"
             frame.found("LNT305", call, call=text.rpartition(".")[2])
-
-
-def found_in_rest(frame: Frame) -> None:
-    """What shows at the end of a function."""
-    found_in_handles(frame)
-    found_in_groups(frame)
 
 
 def parameter_value(link: Link, file: int, function: Function, i: int, name: str) -> Value:
@@ -200,7 +194,7 @@ def name_at(node: Call) -> str:
     return node.args[0].path if node.args and isinstance(node.args[0], Ref) else ""
 
 
-ARGUMENTS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
+ARGUMENTS: dict[str, Callable[[Operators, str, Call, list[Value]], None]] = {
     **dict.fromkeys(_SOURCE_AT, _source), **dict.fromkeys(("zeros", "tensor", "ones", "full"), _constant),
     "init_process_group": _init, **dict.fromkeys(("new_group", "init_device_mesh", "DeviceMesh"), _group),
 }  # fmt: skip

@@ -53,10 +53,6 @@ def is_end(s: Stmt) -> bool:
 class Blocks(Branches):
     """The part of a frame that follows `try`, loops and context managers."""
 
-    def is_ordered(self) -> bool:
-        """Whether a round of the `while` loop around it began with a broadcast: all ranks do what it says, and fail alike."""
-        return 0 <= self._round < len(self.effects) and self.effects[self._round].op == "broadcast"
-
     def _fails_alone(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, runs: bool) -> int:
         """Whether one rank alone may come to a handler: LOSS, by its batch, or FAILED."""
         if is_feature_test(handler):

@@ -31,7 +31,6 @@ from unhang.lint.divergence import (
     Exit,
     Pending,
     compared,
-    conditional_of,
     either_way,
     finding_of,
 )
@@ -224,10 +223,6 @@ class Branches(Calls):
                     left.append(one)
         return left
 
-    def is_alone(self) -> bool:
-        """Whether one rank alone comes here: what it decides is compared with the others where they part."""
-        return any(c.value.dep & RANK and c.value.zero for c, *_ in self.conditions)
-
     def _part(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
         """Two branches are compared; what is not made on both sides is pending or found."""
         differs = cause.value.dep & DIFFERS
@@ -265,9 +260,8 @@ class Branches(Calls):
         inside = self.function.inside
         if inside > 0 and effect.way[-1].text.rpartition(".")[2] in self.link.project.function(self.file, inside).words:
             return  # a part of what the function around it does: the others answer there
-        later = conditional_of(found, effect, self.path)
-        if later is not None:
-            self.later.append(later)
+        if effect.param >= 0:  # it is one only where the caller gives a module that makes collectives
+            self.later.append(Conditional(effect.param, effect.method, found, self.path))
         else:
             self.link.report(self.path, found)
 

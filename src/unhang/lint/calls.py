@@ -12,6 +12,7 @@ from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Attr, Call, Const, Found, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.receivers import MAY_MISS, Receivers
+from unhang.lint.single import found_in_call
 from unhang.lint.special import (
     BARE,
     OF_DATA,
@@ -66,17 +67,6 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
-def _is_told_alone(node: Call) -> bool:
-    """Whether a call of a library is told to make no collective of all ranks."""
-    return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
-
-
-def _is_writing(args: list[Value]) -> bool:
-    """Whether a file is opened to be written."""
-    mode = args[1].const if len(args) > 1 else None
-    return isinstance(mode, str) and mode[:1] in ("w", "a", "x")
-
-
 def _own_state(node: Call, full: str, name: str) -> Value | None:
     """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
     if full in known.LOCAL_SOURCES:
@@ -106,7 +96,7 @@ class Calls(Receivers):
             callee = self.value(func)
         args = [self.value(a) for a in node.args]
         full = self.link.full_of(callee)
-        self.found_in_call(name, full, node, args)
+        found_in_call(self, name, full, node, args)
         given = self._called(node, callee, full, owner, base, name, args)
         self.last_given = args
         return given
@@ -181,8 +171,8 @@ class Calls(Receivers):
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
-        if _is_told_alone(node):
-            return PLAIN
+        if "use_local_synchronization" in node.names or node.given("no_dist") == Const(True):
+            return PLAIN  # it is told to make no collective of all ranks
         if full.startswith("torch.distributed.nn."):  # its backward meets as well
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
@@ -227,7 +217,7 @@ class Calls(Receivers):
             self._layer(node, name, name)
         self._hands_over(node, name, args)
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
-            self.found_in_call(name, "", node, args)
+            found_in_call(self, name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)
         is_own = "." not in owner and "Queue" in self.function.words  # no other thread fills it, perhaps
         if name == "empty" and not args and known.QUEUE.search(owner.lower()) and not is_own:
@@ -280,7 +270,8 @@ class Calls(Receivers):
             at = owner if owner and not full else name_at(node)
             return is_own_path([base, *args]) or changes(self, at, node.line)
         reads = is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) is not None
-        self.own_reads += reads and not _is_writing(args)
+        mode = args[1].const if len(args) > 1 else None
+        self.own_reads += reads and not (isinstance(mode, str) and mode[:1] in ("w", "a", "x"))
         return False
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
@@ -313,7 +304,7 @@ class Calls(Receivers):
         doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
         if name.startswith("gather"):
-            self.found_in_call("gathered", made.op, node, args)
+            found_in_call(self, "gathered", made.op, node, args)
         for at in made.unifies:
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
             if isinstance(expr, Ref):
@@ -327,7 +318,7 @@ class Calls(Receivers):
             and (args[0].dep & RANK or args[0].sort == ("share", "block"))
             and not self.loops
         ):
-            self.found_in_call("new_group", "own members", node, args)
+            found_in_call(self, "new_group", "own members", node, args)
         if made.op == "new_group":
             return Value(sort=("group", name))
         return Value(sort=AGREED) if made.returns else PLAIN
@@ -338,7 +329,7 @@ class Calls(Receivers):
             return PLAIN
         if method in ("()", "forward"):
             self.forwards += 1
-            self.found_in_call("forward", "", node, args)
+            found_in_call(self, "forward", "", node, args)
         if op and not (op == "backward" and self.no_sync):
             self.emit(Effect(op, "", (self.place(node, name),), wrapper.partition(" ")[0]))
         return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN

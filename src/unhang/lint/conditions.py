@@ -44,7 +44,6 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
     from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
@@ -151,7 +150,7 @@ def tells(test: Expr, v: Value) -> bool:
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
 
 
-def asks_for_rank(frame: Branches, test: Expr) -> bool:
+def asks_for_rank(frame: Operators, test: Expr) -> bool:
     """Whether a condition names what is the number of the rank, however it is called: `r in ranks`."""
     return any(frame.ref(p).sort == ("rank",) and not frame.ref(p).group for p in paths_in(test))
 
@@ -201,7 +200,7 @@ def _asks_grad(test: Expr) -> bool:
     return False
 
 
-def is_of_first(frame: Branches, test: Expr, v: Value) -> bool:
+def is_of_first(frame: Operators, test: Expr, v: Value) -> bool:
     """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
     of_object = any((frame.file, n) in frame.link.of_first for n in asked_for_itself(test))
     return bool(v.dep & RANK) and not v.group and (of_object or not frame.of_first.isdisjoint(paths_in(test)))

@@ -23,7 +23,6 @@ from unhang.lint.values import (
     RAISED,
     RANK,
     UNEVEN,
-    Conditional,
     Effect,
     Needs,
     Value,
@@ -229,8 +228,3 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if has_other:
         return "LNT105"
     return "LNT103" if effect.hidden or effect.param >= 0 else "LNT101"
-
-
-def conditional_of(found: Found, effect: Effect, path: str) -> Conditional | None:
-    """The finding, if it is one only where the caller gives a module that makes collectives; None: it is one."""
-    return Conditional(effect.param, effect.method, found, path) if effect.param >= 0 else None

@@ -13,8 +13,7 @@ from unhang.lint.tensors import agrees_by_name
 from unhang.lint.values import Effect
 
 if TYPE_CHECKING:
-    from unhang.lint.blocks import Blocks
-    from unhang.lint.calls import Calls
+    from unhang.lint.operators import Operators
 
 # What is given a path and has no use for what is there. Who reads alone may be the only one that has it.
 _READS = re.compile(
@@ -50,7 +49,7 @@ def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: C
     return False
 
 
-def changes(frame: Calls, path: str, line: int) -> bool:
+def changes(frame: Operators, path: str, line: int) -> bool:
     """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
     in_loop, function = frame.loops > 0, frame.function
     return bool(path) and (
@@ -60,7 +59,7 @@ def changes(frame: Calls, path: str, line: int) -> bool:
     )
 
 
-def _is_made_after(frame: Calls, path: str, line: int) -> bool:
+def _is_made_after(frame: Operators, path: str, line: int) -> bool:
     """Whether the next call after this line in which ranks meet is of a function in which one rank alone makes what is at a path."""
     calls = (n for n in nodes_in(frame.function.body) if isinstance(n, Call) and n.line > line)
     node = min((n for n in calls if name_of(n) in frame.link.meets), key=lambda n: n.line, default=None)
@@ -106,7 +105,7 @@ def works(body: Sequence[Stmt | Expr]) -> bool:
     return any(_WORKS.search(n) and n[-1] != "_" and n not in known.NAMES for n in names)  # `copy_` is of a tensor
 
 
-def is_told_after(frame: Blocks, handler: Handler) -> bool:
+def is_told_after(frame: Operators, handler: Handler) -> bool:
     """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
     noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
     later = (

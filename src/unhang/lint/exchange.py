@@ -25,7 +25,6 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.keeping import pairs_of
 from unhang.lint.special import name_of, paths_in
 
 if TYPE_CHECKING:
@@ -230,7 +229,7 @@ def _asks(of: _Place, test: Expr) -> str:
 def _bound(of: _Place, path: str) -> tuple[_Place, Expr] | None:
     """What a name, or an attribute of the object, is bound to, and where, if that is one thing."""
     functions = of.methods if path.startswith("self.") else [of.function]
-    bound = [(f, e) for f in functions for n in f.bindings for target, e in pairs_of(n) if target == Ref(path)]
+    bound = [(f, e) for f in functions for n in f.bindings for target, e in n.pairs() if target == Ref(path)]
     if len(bound) != 1 or isinstance(bound[0][1], Fn):
         return None
     return of._replace(function=bound[0][0]), bound[0][1]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import found_in_environment, found_in_rest
+from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some
 from unhang.lint.divergence import Cause, Exit
@@ -26,7 +26,7 @@ from unhang.lint.keeping import (
     place_of,
 )
 from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
-from unhang.lint.single import found_in_call, found_in_function, found_in_stop
+from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     COLLECTED,
     ENDLESS,
@@ -113,7 +113,8 @@ class Frame(Blocks):
         summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
-        found_in_rest(self)
+        found_in_handles(self)
+        found_in_groups(self)
 
     def _take_over_decorators(self) -> Value | None:
         """What the functions that a project's decorators put around this one do besides calling it; what they give back instead, if all ranks get it."""
@@ -139,10 +140,6 @@ class Frame(Blocks):
         self.block(body)
         self.conditions.pop()
         self._part(cause, self._cut(mark), [])
-
-    def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:
-        """The rules that look at single calls."""
-        found_in_call(self, name, full, node, args)
 
     # Statements.
 
@@ -303,12 +300,10 @@ class Frame(Blocks):
                 if value.const is False:
                     zero = not (cause.value.zero or False)
                 dep = cause.value.dep & DIFFERS
-                dep &= (
-                    -1 if dep & RAISED or value.const is None else ~FAILED
-                )  # what is not to be had is so on all ranks, perhaps
-                is_gone = (
-                    value.const is None and dep & OF_DATA and not dep & RANK
-                )  # else it is what the other ways give
+                if not dep & RAISED and value.const is not None:  # what is not to be had is so on all ranks, perhaps
+                    dep &= ~FAILED
+                # Else it is what the other ways give.
+                is_gone = value.const is None and dep & OF_DATA and not dep & RANK
                 sort = TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
                 value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts

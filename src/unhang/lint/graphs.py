@@ -12,9 +12,7 @@ from unhang.lint.special import BARE, HALF, paths_in
 from unhang.lint.values import DIFFERS, RANK, Conditional, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
     from unhang.lint.operators import Operators
-    from unhang.lint.passing import Passing
 
 _ASKS_GRAPH = {"requires_grad", "grad_fn"}
 _WITHOUT = {"no_grad", "inference_mode"}
@@ -37,14 +35,14 @@ def is_half(a: Value, b: Value) -> bool:
     return BARE in (a.sort, b.sort) and a.sort != b.sort
 
 
-def added(frame: Passing, old: Value | None, value: Value) -> Value:
+def added(frame: Operators, old: Value | None, value: Value) -> Value:
     """What a name is worth that held a constant, and gets more in those rounds in which the rank's batch has something."""
     if old is not None and old.sort == BARE and value.sort != BARE and frame.loops and is_by_batch(frame):
         return value._replace(sort=HALF)
     return value
 
 
-def mark_half(frame: Branches, test: Expr, condition: Value, here: dict[str, Value], there: dict[str, Value]) -> None:
+def mark_half(frame: Operators, test: Expr, condition: Value, here: dict[str, Value], there: dict[str, Value]) -> None:
     """Names that hold a constant on some ranks, and on others what has a graph. Who asks for the graph takes care of that."""
     asked = {p.rpartition(".")[0] for p in paths_in(test) if p.rpartition(".")[2] in _ASKS_GRAPH}
     asked |= {p for n in nodes_in(test) if isinstance(n, Attr) and n.name in _ASKS_GRAPH for p in paths_in(n.base)}
@@ -58,7 +56,7 @@ def mark_half(frame: Branches, test: Expr, condition: Value, here: dict[str, Val
                 frame.env[name] = value._replace(sort=HALF)
 
 
-def found_in_graph(frame: Passing, node: Call, args: list[Value], name: str) -> None:
+def found_in_graph(frame: Operators, node: Call, args: list[Value], name: str) -> None:
     """An autograd function is given a constant by some ranks: these skip the collectives of its backward."""
     if any(d.rpartition(".")[2] in _WITHOUT for d in frame.function.decorators):
         return

@@ -83,6 +83,13 @@ class Set(Node, tag=11):
     line: int
     adds: bool = False
 
+    def pairs(self) -> Iterator[tuple[Expr, Expr]]:
+        """What is bound to what: `a, b = {}, {}` binds both."""
+        for target in self.targets:
+            yield target, self.value
+            if isinstance(target, Op) and isinstance(self.value, Op) and len(target.parts) == len(self.value.parts):
+                yield from zip(target.parts, self.value.parts, strict=True)
+
 
 class If(Node, tag=12):
     """A condition; also a `match`, whose cases are its branches. `text`: how it reads."""

@@ -21,6 +21,7 @@ from unhang.lint.values import (
     RANK,
     UNEVEN,
     UNKNOWN,
+    Given,
     Kept,
     Value,
     either,
@@ -28,17 +29,14 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
-    from unhang.lint.flow import Frame
     from unhang.lint.link import Link
     from unhang.lint.operators import Operators
-    from unhang.lint.passing import Passing
     from unhang.lint.project import Project
 
 _BARS = {"tqdm", "trange", "ProgressBar"}
 
 
-def keep(frame: Frame, name: str, value: Value) -> Value:
+def keep(frame: Operators, name: str, value: Value) -> Value:
     """What an attribute is worth that a method sets, also under conditions on what it was given; noted for those who call the method."""
     params = value.params.union(*(c.value.params for c, *_ in frame.conditions)) - {0}
     if not params or (value.kind in ("param", "fn", "bound", "obj", "class")):
@@ -50,7 +48,7 @@ def keep(frame: Frame, name: str, value: Value) -> Value:
     return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST if is_flag else value.sort)
 
 
-def by_conditions(frame: Frame, value: Value) -> Value:
+def by_conditions(frame: Operators, value: Value) -> Value:
     """A flag that is set under conditions on what the function was given."""
     params = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions))
     if not params or not isinstance(value.const, bool):
@@ -58,7 +56,7 @@ def by_conditions(frame: Frame, value: Value) -> Value:
     return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST)
 
 
-def marks_of(frame: Frame) -> dict[tuple[int, str], Value]:
+def marks_of(frame: Operators) -> dict[tuple[int, str], Value]:
     """What a function sets on the objects that it is given, where that differs by what else it is given, or is agreed on."""
     marks = {}
     for at, parameter in enumerate(frame.function.parameters):
@@ -70,7 +68,7 @@ def marks_of(frame: Frame) -> dict[tuple[int, str], Value]:
     return marks
 
 
-def mark(frame: Passing, marks: dict[tuple[int, str], Value], given: dict[int, tuple[Expr, Value]]) -> None:
+def mark(frame: Operators, marks: dict[tuple[int, str], Value], given: Given) -> None:
     """After a call, an object that was given to it has what was set there."""
     for (at, name), v in marks.items():
         of = given[at][0] if at in given else None
@@ -80,7 +78,7 @@ def mark(frame: Passing, marks: dict[tuple[int, str], Value], given: dict[int, t
             frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort, v.zero), True)
 
 
-def by_some(frame: Passing, sort: tuple[Any, ...], owner: str, alone: Value | None = None) -> None:
+def by_some(frame: Operators, sort: tuple[Any, ...], owner: str, alone: Value | None = None) -> None:
     """After a call of a method that some ranks alone make, its object has there what the method sets."""
     function = frame.link.project.function(sort[1], sort[2])
     causes = [c.value for c, *_ in frame.conditions] + ([alone] if alone is not None else [])
@@ -101,7 +99,7 @@ def by_some(frame: Passing, sort: tuple[Any, ...], owner: str, alone: Value | No
             frame.link.of_first.add((frame.file, path))
 
 
-def note_first(frame: Frame, path: str) -> None:
+def note_first(frame: Operators, path: str) -> None:
     """Remembers what is bound where the first rank alone comes, or where it does not."""
     causes = [c.value for c, *_ in frame.conditions] + (frame.stayed if "." in path else [])
     if not any(v.dep & RANK and v.zero is not None and not v.group for v in causes):
@@ -112,7 +110,7 @@ def note_first(frame: Frame, path: str) -> None:
         frame.link.of_first.add((frame.file, path))
 
 
-def note_bar(frame: Frame, bar: Expr, made: Expr) -> None:
+def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
     """A progress bar that most ranks disable counts on the others only: `tqdm(..., disable=rank != 0)`, and then `bar.n`."""
     off = made.given("disable") if isinstance(made, Call) and name_of(made) in _BARS else None
     if off is not None and isinstance(bar, Ref):
@@ -121,7 +119,7 @@ def note_bar(frame: Frame, bar: Expr, made: Expr) -> None:
             frame.env[f"{bar.path}.n"] = Value(RANK, zero=by.zero)
 
 
-def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:
+def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Given) -> None:
     """After a call of a method, its object keeps what differs between ranks, if it was given that."""
     for name, kept in keeps.items():
         if kept.sort == OWN_KEYS:
@@ -168,20 +166,20 @@ def place_of(e: Expr) -> Op | None:
     return None
 
 
-def is_by_batch(frame: Passing) -> bool:
+def is_by_batch(frame: Operators) -> bool:
     """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
     inside = [c for c, _, depth in frame.conditions if depth >= frame.loops]
     left = [e.cause for e in frame.ways_out if e.kind == "continue" and e.loops == frame.loops]
     return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in (*inside, *left))
 
 
-def is_by_own_state(frame: Passing) -> bool:
+def is_by_own_state(frame: Operators) -> bool:
     """Whether a rank comes to this line where its own clock, memory or disk allows it."""
     causes = [c for c, *_ in frame.conditions] + [e.cause for e in frame.ways_out if e.kind in ("continue", "return")]
     return any(c.value.dep & LOCAL and not c.value.dep & RANK for c in causes)
 
 
-def fill(frame: Frame, place: Op) -> None:
+def fill(frame: Operators, place: Op) -> None:
     """Something is put into `kept[key]`: where the key is a word of the batch, each rank has keys of its own."""
     base, key = place.parts
     if not isinstance(base, Ref):
@@ -209,9 +207,9 @@ def fill(frame: Frame, place: Op) -> None:
         note_keys(frame, head, name)
 
 
-def has_word(frame: Frame, path: str, word: Const) -> bool:
+def has_word(frame: Operators, path: str, word: Const) -> bool:
     """Whether a dictionary of this function begins with a word."""
-    bound = (v for n in frame.function.bindings for t, v in pairs_of(n) if t == Ref(path))
+    bound = (v for n in frame.function.bindings for t, v in n.pairs() if t == Ref(path))
     return any(isinstance(v, Op) and v.op == "dict" and word in v.parts for v in bound)
 
 
@@ -240,7 +238,7 @@ def containers(function: Function) -> set[str]:
     return function.notes["puts"]  # type: ignore[no-any-return]
 
 
-def note_put(frame: Frame, e: Expr) -> None:
+def note_put(frame: Operators, e: Expr) -> None:
     """Something is put into a container that the object keeps."""
     name, me = container_of(e), frame.env.get("self")
     if name and me is not None and me.kind == "obj" and not frame.is_special:
@@ -250,7 +248,7 @@ def note_put(frame: Frame, e: Expr) -> None:
             frame.link.by_state.add(key)
 
 
-def take_over_puts(frame: Passing, puts: dict[Kept, bool], function: Function, owner: str) -> None:
+def take_over_puts(frame: Operators, puts: dict[Kept, bool], function: Function, owner: str) -> None:
     """A method is called that puts something into what its object keeps."""
     by_batch = is_by_batch(frame)
     for key, by in puts.items():
@@ -306,14 +304,14 @@ def _is_bool(e: Expr) -> bool:
     return isinstance(e, Const) and isinstance(e.value, bool)
 
 
-def note_keys(frame: Passing, owner: str, name: str) -> None:
+def note_keys(frame: Operators, owner: str, name: str) -> None:
     """An attribute of an object of the project has other keys on each rank."""
     me = frame.ref(owner).sort
     if me is not None and me[0] == "obj":
         frame.link.keyed.add((me[1], me[2], name))
 
 
-def is_dictionary(frame: Branches | Frame, path: str) -> bool:
+def is_dictionary(frame: Operators, path: str) -> bool:
     """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
     of_object = path.startswith("self.")
     key = (frame.file, -1, frame.function.owner) if of_object else (frame.file, frame.at, "")
@@ -322,18 +320,10 @@ def is_dictionary(frame: Branches | Frame, path: str) -> bool:
         functions = [frame.function]
         if of_object:
             functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
-        bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in pairs_of(n))
+        bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in n.pairs())
         known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
         frame.link.dictionaries[key] = known
     return path in known
-
-
-def pairs_of(s: Set) -> Iterator[tuple[Expr, Expr]]:
-    """What an assignment binds to what: `a, b = {}, {}` binds both."""
-    for target in s.targets:
-        yield target, s.value
-        if isinstance(target, Op) and isinstance(s.value, Op) and len(target.parts) == len(s.value.parts):
-            yield from zip(target.parts, s.value.parts, strict=True)
 
 
 def comprehension(frame: Operators, parts: list[Expr]) -> Value:

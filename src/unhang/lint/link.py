@@ -58,16 +58,12 @@ class Link(Makers):
         self.threads: list[Thread] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
-        self.given: set[tuple[int, str, str]] = set()  # attributes of objects that are what somebody gave
+        self.given: set[Kept] = set()  # attributes of objects that are what somebody gave
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
-        self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
-        self.by_state: set[tuple[int, str, str]] = (
-            set()
-        )  # those into which a rank puts what its clock, memory or disk allows
-        self.puts: defaultdict[Kept, set[Put]] = defaultdict(
-            set
-        )  # who puts something into containers that objects keep
+        self.keyed: set[Kept] = set()  # attributes of objects that have other keys on each rank
+        self.by_state: set[Kept] = set()  # into which a rank puts what its clock, memory or disk allows
+        self.puts: defaultdict[Kept, set[Put]] = defaultdict(set)  # who puts something into what objects keep
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
@@ -86,7 +82,7 @@ class Link(Makers):
         self._twice: set[Followed] = set()
         self._following: list[Asked] = []  # the functions that are being followed now
         self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
-        self.outside: dict[tuple[int, str, str], list[Outside]] = {}  # each value once
+        self.outside: dict[Kept, list[Outside]] = {}  # each value once
         self.pending: list[Outside] = []  # what others have set
         self._setters: dict[tuple[int, str], set[Asked]] = {}  # functions that set attributes of objects of a class
         self.whole = self._kept_whole(files)
@@ -198,9 +194,8 @@ class Link(Makers):
             value, by = self._tops[key]
         else:
             symbol = self.project.find(file, name)
-            by = (
-                file if symbol is None else symbol.file if symbol.kind == "var" else -1
-            )  # the module whose lines say it
+            # The module whose lines say it.
+            by = file if symbol is None else symbol.file if symbol.kind == "var" else -1
             self._tops[key] = PLAIN, by
             self._tops[key] = value, _ = self._of_symbol(symbol) if symbol else self._bound(file, name), by
             if file in self._begun:  # it may be bound later
@@ -299,7 +294,7 @@ class Link(Makers):
         return {f.name for f in functions if f.is_property and not known.MEETS.isdisjoint(f.words)}
 
     @cached_property
-    def by_threads(self) -> dict[tuple[int, str, str], Value]:
+    def by_threads(self) -> dict[Kept, Value]:
         """Attributes of objects that a thread sets, at a time of its own."""
         return dict(set_by_threads(self.project))
 

@@ -160,24 +160,15 @@ class Lowering:
                 self._syntax.statement(node)
             out.append(Do(self._expr(value), node.lineno))
 
-    def _assign(self, node: ast.Assign, out: list[Stmt]) -> None:
-        self._set(node.targets, node.value, node.lineno, out)
-
-    def _annotated(self, node: ast.AnnAssign, out: list[Stmt]) -> None:
-        if node.value is not None:
-            self._set([node.target], node.value, node.lineno, out)
-
-    def _augmented(self, node: ast.AugAssign, out: list[Stmt]) -> None:
-        self._set([node.target], node.value, node.lineno, out, adds=True)
-
-    def _set(
-        self, targets: Sequence[ast.expr], value: ast.expr, line: int, out: list[Stmt], adds: bool = False
-    ) -> None:
+    def _set(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, out: list[Stmt]) -> None:
+        if node.value is None:
+            return
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             if isinstance(target, ast.Attribute | ast.Subscript):
-                self._syntax.assign(self._at, target, value, target)
+                self._syntax.assign(self._at, target, node.value, target)
         lowered = [self._target(t) for t in targets]
-        out.append(Set(lowered, self._expr(value), line, adds))
+        out.append(Set(lowered, self._expr(node.value), node.lineno, isinstance(node, ast.AugAssign)))
 
     def _target(self, node: ast.expr) -> Expr:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -382,7 +373,7 @@ def _caught(node: ast.expr | None) -> list[str]:
 
 _L = Lowering
 _STATEMENTS: dict[type[ast.stmt], Callable[[Lowering, Any, list[Stmt]], None]] = {
-    ast.Expr: _L._do, ast.Assign: _L._assign, ast.AnnAssign: _L._annotated, ast.AugAssign: _L._augmented, ast.If: _L._if,
+    ast.Expr: _L._do, ast.Assign: _L._set, ast.AnnAssign: _L._set, ast.AugAssign: _L._set, ast.If: _L._if,
     ast.For: _L._for, ast.AsyncFor: _L._for, ast.While: _L._while, ast.Try: _L._try, ast.TryStar: _L._try,
     ast.With: _L._with, ast.AsyncWith: _L._with, ast.Return: _L._leave, ast.Raise: _L._leave, ast.Break: _L._leave,
     ast.Continue: _L._leave, ast.FunctionDef: _L._def, ast.AsyncFunctionDef: _L._def, ast.ClassDef: _L._class,

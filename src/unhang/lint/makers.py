@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.ir import Expr
 from unhang.lint.project import Project
 from unhang.lint.special import OWN_PATH
-from unhang.lint.values import DIFFERS, LOCAL, Effect, Raised, Summary, Value, either
+from unhang.lint.values import DIFFERS, LOCAL, Effect, Given, Raised, Summary, Value, either
 
 
 class Makers:
@@ -78,7 +77,7 @@ class Makers:
         self.answered.setdefault((file, cls), {})[parameter] = given
         return given
 
-    def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
+    def note_constructor(self, sort: tuple[Any, ...], given: Given) -> None:
         """With what an object is made."""
         for i, (_, v) in given.items():
             if v.kind in ("wrap", "group"):

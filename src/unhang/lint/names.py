@@ -139,6 +139,14 @@ class Names:
         """Whether this line is under a condition that differs so."""
         return any(c.value.dep & dep for c, *_ in self.conditions)
 
+    def is_alone(self) -> bool:
+        """Whether one rank alone comes here: what it decides is compared with the others where they part."""
+        return any(c.value.dep & RANK and c.value.zero for c, *_ in self.conditions)
+
+    def is_ordered(self) -> bool:
+        """Whether a round of the `while` loop around it began with a broadcast: all ranks do what it says, and fail alike."""
+        return 0 <= self._round < len(self.effects) and self.effects[self._round].op == "broadcast"
+
     def found(self, code: str, at: Call | Place, effect: Effect | None = None, variant: str = "", **words: str) -> None:
         """A rule speaks here, of this collective perhaps."""
         way, calls = ([], 0) if effect is None else (effect.lines, effect.calls)

@@ -99,10 +99,6 @@ class Operators(Names):
         """Effects from `mark` on are made for each of some items, of which each rank has another number."""
         raise NotImplementedError
 
-    def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:
-        """The rules that look at single calls."""
-        raise NotImplementedError
-
     def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
         """Binds a name."""
         raise NotImplementedError

@@ -35,6 +35,7 @@ from unhang.lint.values import (
     UNEVEN,
     UNKNOWN,
     Effect,
+    Given,
     Needs,
     Place,
     Summary,
@@ -73,7 +74,7 @@ def plain_length(v: Value) -> Value:
     return Value(0, v.params) if v.sort == LENGTH else v
 
 
-def _worth(function: Function, given: dict[int, tuple[Expr, Value]], i: int) -> Value:
+def _worth(function: Function, given: Given, i: int) -> Value:
     """What parameter `i` is worth in a call: what is given, or else a plain default."""
     default = function.default_of(i) if i not in given else None
     return given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
@@ -205,7 +206,7 @@ class Passing(Operators):
 
     def _change(
         self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,
-        given: dict[int, tuple[Expr, Value]],
+        given: Given,
     ) -> None:  # fmt: skip
         """What a call changes in the object whose method it is, and in those whose methods it was given."""
         if called and summary.keeps:
@@ -219,9 +220,7 @@ class Passing(Operators):
             if isinstance(e, Ref) and v.kind == "bound":
                 by_some(self, v.sort, e.path.rpartition(".")[0], alone)
 
-    def _worth_following(
-        self, function: Function, summary: Summary, given: dict[int, tuple[Expr, Value]]
-    ) -> frozenset[tuple[int, Value]]:
+    def _worth_following(self, function: Function, summary: Summary, given: Given) -> frozenset[tuple[int, Value]]:
         """What this call gives that may part the ranks in a function with collectives, or that decides which of them it makes."""
         out: dict[int, Value] = {}
         by_rank = summary.returns.dep & RANK and not summary.effects
@@ -244,17 +243,14 @@ class Passing(Operators):
                 out[i] = Value(const=v.const)
         return frozenset(out.items())
 
-    def _take_over(
-        self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, function: Function
-    ) -> None:
+    def _take_over(self, effect: Effect, given: Given, place: Place, function: Function) -> None:
         needs = self._still_needed(effect.needs, given, function)
         if needs is None:
             return
         words = [(i, w) for i, w in effect.needs if isinstance(w, tuple) and i in given]
         is_open = any(w[0] == "in" for _, w in words) and any(given[i][1].const is UNKNOWN for i, _ in words)
-        doubt = (
-            DOUBT if is_open and len(needs) < len(effect.needs) else effect.doubt
-        )  # who can tell that it is this word?
+        is_open &= len(needs) < len(effect.needs)  # who can tell that it is this word?
+        doubt = DOUBT if is_open else effect.doubt
         effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here, doubt=doubt)
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
@@ -271,7 +267,7 @@ class Passing(Operators):
         for made in (*self.link.made_by(v, effect.method), *self.layers(v, effect.method)):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 
-    def _still_needed(self, needs: Needs, given: dict[int, tuple[Expr, Value]], function: Function) -> Needs | None:
+    def _still_needed(self, needs: Needs, given: Given, function: Function) -> Needs | None:
         """What our own parameters must be for an effect of a call; None: this call does not make it."""
         ours = set[tuple[int | str, Wanted]]()
         for i, wanted in needs:
@@ -290,7 +286,7 @@ class Passing(Operators):
                 return None
         return frozenset(ours)
 
-    def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
+    def _result(self, summary: Summary, given: Given) -> Value:
         r = summary.returns
         if r.kind == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
             inside = given[r.const[1]][1].sort if r.const[1] in given else None

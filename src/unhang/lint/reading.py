@@ -91,14 +91,10 @@ def _parse(file: File, data: bytes) -> None:
     file.classes, file.fields = lowering.classes, lowering.fields
     file.found = [f for f in syntax.finish() if not is_of_test(file.path, f.code)]
     if encoding != "utf-8" or bom or b"\r" in data:  # offsets would not be those of the file
-        file.found = [_without_edits(f) for f in file.found]
+        for found in file.found:
+            found.edits = []
     file.quiet = suppressed(as_utf8)
     file.is_parsed = True
-
-
-def _without_edits(found: Found) -> Found:
-    found.edits = []
-    return found
 
 
 def suppressed(data: bytes) -> dict[int, list[str]]:

@@ -11,7 +11,7 @@ from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import UNEVEN, Summary
 
 if TYPE_CHECKING:
-    from unhang.lint.flow import Frame
+    from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
 _IS_ASKED = re.compile(r"eval|val(?:id|$|_)|test|infer|predict|sequential|export|dump|bench|debug")
@@ -25,13 +25,10 @@ _WORLD = re.compile(
 
 def is_part_of(e: Expr, whole: Expr) -> bool:
     """`items[:n]`, of `items`."""
-    return (
-        isinstance(e, Op)
-        and e.op == "[]"
-        and e.parts[0] == whole
-        and isinstance(e.parts[1], Op)
-        and e.parts[1].op == ":"
-    )
+    match e:
+        case Op(op="[]", parts=[of, Op(op=":")]):
+            return of == whole
+    return False
 
 
 def is_filled_up(op: str, parts: list[Expr]) -> bool:
@@ -52,7 +49,7 @@ def is_rounded_up(op: str, parts: list[Expr]) -> bool:
     return paths_in(parts[1]) <= paths_in(parts[0])
 
 
-def found_in_shares(frame: Frame, summary: Summary) -> None:
+def found_in_shares(frame: Operators, summary: Summary) -> None:
     """`yield from items[rank::world]` of a sampler: with a rest some ranks have one item more, unless they are counted somewhere."""
     function = frame.function
     if function.name != "__iter__" or not summary.returns.dep & UNEVEN or not function.owner:

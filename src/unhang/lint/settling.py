@@ -24,6 +24,7 @@ from unhang.lint.values import (
     PLAIN,
     RANK,
     Conditional,
+    Given,
     Place,
     Value,
 )
@@ -45,7 +46,7 @@ def part_of(frame: Passing, e: Expr, v: Value, name: str) -> Value:
     return found if found.dep & RANK else PLAIN
 
 
-def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
+def settle(frame: Passing, conditional: Conditional, given: Given, place: Place) -> None:
     """Decides a finding that depends on what this call gives, or hands it on to our own callers."""
     if conditional.param in given:
         e, v = given[conditional.param]

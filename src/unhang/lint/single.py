@@ -31,10 +31,8 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.blocks import Blocks
-    from unhang.lint.branches import Branches
     from unhang.lint.divergence import Cause
-    from unhang.lint.flow import Frame
+    from unhang.lint.operators import Operators
 
 _BROAD = {
     *("Exception", "BaseException", "RuntimeError", "ValueError", "OutOfMemoryError", "OSError", "IOError"),
@@ -59,14 +57,14 @@ _LAST = {"main", "<module>", "cli"}  # what fails in it is the end of the proces
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
 
-def _effects_of(frame: Frame, v: Value) -> list[Effect]:
+def _effects_of(frame: Operators, v: Value) -> list[Effect]:
     return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy"]
 
 
 # Calls.
 
 
-def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Value]) -> None:
+def found_in_call(frame: Operators, name: str, full: str, node: Call, args: list[Value]) -> None:
     """Asks the rules on single calls."""
     rule = _CALLS.get(name)
     if rule is not None:
@@ -86,7 +84,7 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
         _tensors(frame, made, node, args)
 
 
-def _thread(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _thread(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A thread that makes collectives beside the main one."""
     given = value_given(node, args, "target", 1) if full == "threading.Thread" else None
     if given is None:
@@ -94,7 +92,7 @@ def _thread(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     _beside(frame, node, given[1])
 
 
-def _submitted(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _submitted(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A function that is handed to a thread of a pool, or to a timer."""
     at = {"submit": 0, "to_thread": 0}.get(full.rpartition(".")[2] or _text(node).rpartition(".")[2], 1)
     owner = _text(node).lower()
@@ -110,7 +108,7 @@ def _submitted(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         _beside(frame, node, args[at], True, args[at + 1 :])
 
 
-def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False, args: Sequence[Value] = ()) -> None:
+def _beside(frame: Operators, node: Call, given: Value, is_pool: bool = False, args: Sequence[Value] = ()) -> None:
     sort = given.sort
     offset = int(sort is not None and sort[0] == "bound")
     effects = [
@@ -126,7 +124,7 @@ def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False, args:
         frame.link.threads.append(Thread(frame.path, by, sort, effects, found, is_pool, frame.link.when))
 
 
-def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _signal(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     if full == "signal.signal" and len(args) > 1:
         frame.link.handlers.append(args[1])
     if full in ("signal.signal", "atexit.register", "weakref.finalize"):
@@ -135,14 +133,14 @@ def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
             frame.found("LNT204", node, effects[0], where=full)
 
 
-def _loader(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _loader(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     for name in ("collate_fn", "worker_init_fn"):
         given = value_given(node, args, name)
         if given is not None and (effects := _effects_of(frame, given[1])):
             frame.found("LNT205", node, effects[0], where=name)
 
 
-def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _forward(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A flag that differs between ranks, given to the forward of a wrapped module."""
     for e, v in zip(node.args, args, strict=True):
         is_flag = isinstance(e, Op) and e.op in ("not", "and", "or", "==", "!=", "<", ">", "in", "not in")
@@ -150,14 +148,14 @@ def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
             frame.found("LNT109", node)
 
 
-def _log(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _log(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A dictionary that has other keys on each rank, reduced key by key."""
     if args and args[0].dep & UNEVEN:
         of = node.args[0]
         frame.found("LNT110", node, collective=_text(node), condition=of.path if isinstance(of, Ref) else "it")
 
 
-def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _new_group(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
     match node.args:
         case [Op(op="seq", parts=[_]), *_]:
@@ -166,7 +164,7 @@ def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         frame.found("LNT104", node, variant="own", call="new_group()")
 
 
-def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
+def found_in_stop(frame: Operators, path: str, line: int, cause: Cause) -> None:
     """A flag that stops a trainer, set where only some ranks come, or when each of them thinks so, and not broadcast after that."""
     by_rank = cause.value.dep & RANK
     words = {
@@ -180,14 +178,14 @@ def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
     frame.link.report(frame.path, Found(code, line, 1, words, way, variant=variant))
 
 
-_CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
+_CALLS: dict[str, Callable[[Operators, str, Call, list[Value]], None]] = {
     "Thread": _thread, **dict.fromkeys(("submit", "Timer", "to_thread", "run_in_executor"), _submitted),
     "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
     "log_dict": _log,
 }  # fmt: skip
 
 
-def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
+def _tensors(frame: Operators, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
     """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
     asks_before = any(e.param < 0 for e in frame.effects)  # for sizes, perhaps
     for e, v in zip(node.args, args, strict=True):
@@ -212,7 +210,7 @@ def _text(node: Call) -> str:
     return node.func.path if isinstance(node.func, Ref) else node.func.name if isinstance(node.func, Attr) else "call"
 
 
-def found_in_endless_loop(frame: Branches, s: Loop, line: int) -> None:
+def found_in_endless_loop(frame: Operators, s: Loop, line: int) -> None:
     """`while True: yield from items[rank::world]`: without an item it never ends."""
     is_each = len(s.body) == 1 and isinstance(s.body[0], Leave) and s.body[0].kind == "yield"
     value = frame.value(s.over) if is_each and isinstance(s.over, Op) else None
@@ -220,7 +218,7 @@ def found_in_endless_loop(frame: Branches, s: Loop, line: int) -> None:
         frame.link.report(frame.path, Found("LNT307", line, 1))
 
 
-def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) -> None:
+def found_in_order(frame: Operators, s: Loop, over: Value, made: list[Effect]) -> None:
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
     own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
     is_param = over.kind == "param"
@@ -238,7 +236,7 @@ def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) ->
 
 
 def found_in_handler(
-    frame: Blocks,
+    frame: Operators,
     handler: Handler | None,
     end: str,
     made: Sequence[Effect],
@@ -286,7 +284,7 @@ def found_in_handler(
     return True
 
 
-def _alone_before(frame: Blocks, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
+def _alone_before(frame: Operators, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
     """Finds a handler that goes on after what one rank alone reads or writes has failed, before the others wait for it."""
     waits = [e for e in made if e.after and e.param < 0 and not e.is_order]
     goes_on = end not in ("raise", "exit") and not gives_up(handler.body)
@@ -312,7 +310,7 @@ def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
     return [e for e in made if e.way[0].line > line or (e.way[0].line == line and len(e.way) > 1)]
 
 
-def hands_over(frame: Blocks, body: Sequence[Stmt]) -> bool:
+def hands_over(frame: Operators, body: Sequence[Stmt]) -> bool:
     """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
     last = body[-1].value if body and isinstance(body[-1], Leave) else None
     sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else RAW
@@ -331,7 +329,7 @@ def is_feature_test(handler: Handler) -> bool:
     )
 
 
-def close_handler(frame: Branches, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
+def close_handler(frame: Operators, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
     """The collectives of a handler, against what the other ranks make: in the body, or after the statement."""
     extra = [e for e in own if e.param < 0 and e.is_sure and e.op != "destroy" and e.op not in {o.op for o in others}]
     if extra:
@@ -346,7 +344,7 @@ def _caught(handler: Handler) -> str:
 # Functions.
 
 
-def found_in_function(frame: Frame, summary: Summary) -> None:
+def found_in_function(frame: Operators, summary: Summary) -> None:
     """Methods that run at another time, or in another process, than the training."""
     function = frame.function
     effects = [e for e in summary.effects if e.param < 0 and e.op != "destroy"]

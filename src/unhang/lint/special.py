@@ -24,6 +24,7 @@ from unhang.lint.values import (
     UNEVEN,
     UNKNOWN,
     Effect,
+    Given,
     Value,
     is_of_data,
     one_of,
@@ -199,7 +200,7 @@ def is_none(e: Expr | None) -> bool:
     return e is None or (isinstance(e, Const) and e.value is None)
 
 
-def given_of(node: Call, parameters: list[str], offset: int, args: list[Value]) -> dict[int, tuple[Expr, Value]]:
+def given_of(node: Call, parameters: list[str], offset: int, args: list[Value]) -> Given:
     """Number of the parameter -> what is given for it."""
     plain = len(node.args) - len(node.names)
     given = {i + offset: (node.args[i], args[i]) for i in range(plain)}
@@ -261,29 +262,23 @@ def in_table(sort: tuple[object, ...], key: Value) -> Value:
 
 def is_one_of_indices(base: Expr, at: Value) -> bool:
     """`torch.where(mask)[0]`, `mask.nonzero(as_tuple=True)[0]`: as many as there are."""
-    return (
-        isinstance(base, Call)
-        and isinstance(at.const, int)
-        and ((name_of(base) == "where" and len(base.args) == 1) or "as_tuple" in base.names)
+    is_where = isinstance(base, Call) and (
+        (name_of(base) == "where" and len(base.args) == 1) or "as_tuple" in base.names
     )
+    return is_where and isinstance(at.const, int)
 
 
 def is_column(index: Op) -> bool:
     """`[:, 0]`: all of the first dimension, one of a later."""
-    first = index.parts[0] if index.parts else None
-    is_all = (
-        isinstance(first, Op) and first.op == ":" and all(isinstance(p, Const) and p.value is None for p in first.parts)
-    )
-    return is_all and any(isinstance(p, Const) and isinstance(p.value, int) for p in index.parts[1:])
+    match index.parts:
+        case [Op(op=":", parts=[Const(value=None), Const(value=None), Const(value=None)]), *others]:
+            return any(isinstance(p, Const) and isinstance(p.value, int) for p in others)
+    return False
 
 
 def empty_lists(s: Set) -> set[str]:
     """Names that an assignment binds to empty lists."""
-    pairs = [(t, s.value) for t in s.targets]
-    for target, value in list(pairs):
-        if isinstance(target, Op) and isinstance(value, Op) and len(target.parts) == len(value.parts):
-            pairs += zip(target.parts, value.parts, strict=True)
-    return {t.path for t, v in pairs if isinstance(t, Ref) and v == Op("seq", [])}
+    return {t.path for t, v in s.pairs() if isinstance(t, Ref) and v == Op("seq", [])}
 
 
 def keeps_length(index: Expr) -> bool:

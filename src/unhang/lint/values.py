@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unhang.lint.ir import Found
+from unhang.lint.ir import Expr, Found
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Way
@@ -136,6 +136,10 @@ def either(a: Value, b: Value) -> Value:
     )
 
 
+Given = dict[
+    int, tuple[Expr, Value]
+]  # what a call gives: the number of the parameter -> the argument, and what it is worth
+
 # What a parameter (by number) or a name must be: true, false, "some", "none", or ("in" or "out", of these constants).
 Wanted = bool | str | tuple[str, tuple[Any, ...]]
 Needs = frozenset[tuple[int | str, Wanted]]
@@ -192,9 +196,8 @@ class Effect(NamedTuple):
 
 Kept = tuple[int, str, str]  # an attribute of an object: the file and class, and its name
 Put = tuple[str, tuple[int, int], bool]  # who puts something there by which method, and whether by the batch
-Raised = tuple[
-    str, int, frozenset[int]
-]  # an exception, how its condition differs, and on which parameters that depends
+# An exception, how its condition differs, and on which parameters that depends.
+Raised = tuple[str, int, frozenset[int]]
 
 
 class Conditional(NamedTuple):
@@ -284,8 +287,8 @@ class Learned(NamedTuple):
     flags: set[str]
     global_flags: set[tuple[int, str]]
     skips_layers: bool
-    keyed: set[tuple[int, str, str]]
-    by_state: set[tuple[int, str, str]]
+    keyed: set[Kept]
+    by_state: set[Kept]
     outside: list[Outside]
     puts: dict[Kept, set[Put]]
 

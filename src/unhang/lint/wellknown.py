@@ -74,7 +74,7 @@ def _environ(frame: Operators, node: Call, args: list[Value]) -> Value:
     return value_of_name(name.lower()) if isinstance(name, str) else PLAIN
 
 
-def _partial(frame: Operators, node: Call, args: list[Value]) -> Value:
+def _first(frame: Operators, node: Call, args: list[Value]) -> Value:
     return args[0] if args else PLAIN
 
 
@@ -163,14 +163,6 @@ def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(sort=PADDED if len(args) > 1 and args[1].sort == MULTIPLE else ("parts",))
 
 
-def _same(frame: Operators, node: Call, args: list[Value]) -> Value:
-    return args[0]._replace(zero=args[0].zero) if args else PLAIN
-
-
-def _device(frame: Operators, node: Call, args: list[Value]) -> Value:
-    return Value(RANK, NO_PARAMS, LOCAL_RANK, False)
-
-
 def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
     """The ranks of a group that is kept, or asked for: each rank has those of its own."""
     of = node.given("group", 0)
@@ -181,7 +173,8 @@ def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "set": _set, "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
-    "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
+    "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, LOCAL_RANK, False),
+    "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
+    "numpy.array_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip
