@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.special import LOCAL_RANK, TEST, is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
@@ -50,10 +50,7 @@ def _is_one_way(function: Function, node: Call) -> bool:
     """Whether the other branch of a condition makes the same call: the rank that has the value names itself, the others name it."""
     for n in nodes_in(function.body):
         if isinstance(n, If):
-            sides = [
-                [c for c in nodes_in(side) if isinstance(c, Call) and c.func == node.func]
-                for side in (n.body, n.orelse)
-            ]
+            sides = [[c for c in calls_in(side) if c.func == node.func] for side in (n.body, n.orelse)]
             if all(sides) and any(c is node or c == node for side in sides for c in side):
                 return True
     return False
@@ -185,7 +182,7 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
 
 def is_sharded_later(function: Function, node: Call) -> bool:
     """Whether the module that a call gets is given to something that shards it after that: now it is whole on this rank."""
-    later = (n for n in nodes_in(function.body) if isinstance(n, Call) and n.line > node.line)
+    later = (n for n in calls_in(function.body) if n.line > node.line)
     return any(_SHARDS.search(name_of(n).lower()) and node.args[0] in n.args for n in later)
 
 

@@ -36,7 +36,7 @@ from unhang.lint.divergence import (
 )
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
 from unhang.lint.graphs import mark_half
-from unhang.lint.ir import Call, Expr, Found, If, Op, Stmt, nodes_in
+from unhang.lint.ir import Expr, Found, If, Op, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
 from unhang.lint.special import PICKED, as_test, paths_in
@@ -92,7 +92,7 @@ class Branches(Calls):
         v = as_condition(as_test(s.test, self.value(s.test)))
         if v.sort == PICKED and picks_grads(self.function, s.test):
             v = Value(HELD)
-        if v.zero is False and is_left_by_choice(s) and not any(isinstance(n, Call) for n in nodes_in(s.body)):
+        if v.zero is False and is_left_by_choice(s) and not any(calls_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v

@@ -11,7 +11,7 @@ from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Attr, Call, Const, Found, Ref
 from unhang.lint.libraries import Collective
-from unhang.lint.receivers import MAY_MISS, Receivers
+from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.single import found_in_call
 from unhang.lint.special import (
     BARE,
@@ -75,7 +75,7 @@ def _own_state(node: Call, full: str, name: str) -> Value | None:
     return Value(CHANCE) if draws and "generator" not in node.names else None
 
 
-class Calls(Receivers):
+class Calls(Passing):
     """The part of a frame that makes calls."""
 
     def call(self, node: Call) -> Value:

@@ -22,6 +22,7 @@ from unhang.lint.ir import (
     Stmt,
     Try,
     With,
+    calls_in,
     nodes_in,
 )
 from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
@@ -182,7 +183,7 @@ def picks_grads(function: Function, e: Expr, steps: int = 3) -> bool:
         case Ref(path=path) if steps:
             asked = [n for n in nodes_in(function.body) if isinstance(n, If) and _asks_grad(n.test)]
             put = Ref(f"{path}.append")
-            if any(isinstance(n, Call) and n.func == put for one in asked for n in nodes_in(one.body)):
+            if any(n.func == put for one in asked for n in calls_in(one.body)):
                 return True
             return any(picks_grads(function, n.value, steps - 1) for n in function.bindings if e in n.targets)
         case Op(op="comp", parts=[_, *loops]):
@@ -345,7 +346,7 @@ def off_by_default(project: Project, function: Function) -> set[str]:
     names, count = function.parameters, len(function.parameters) - len(function.defaults)
     off = {names[i + count]: i + count for i, e in enumerate(function.defaults) if e == Const(False)}
     callers = project.callers_by_name(function.name) if off else []
-    calls = [n for _, f in callers for n in nodes_in(f.body) if isinstance(n, Call) and name_of(n) == function.name]
+    calls = [n for _, f in callers for n in calls_in(f.body) if name_of(n) == function.name]
     return {n for n, at in off.items() if all(c.given(n, at - function.is_method) != Const(True) for c in calls)}
 
 

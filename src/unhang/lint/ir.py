@@ -274,6 +274,11 @@ def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
                     todo.append(getattr(one, name))
 
 
+def calls_in(part: object) -> Iterator[Call]:
+    """Every call in a body or an expression, the outer ones first."""
+    return (n for n in nodes_in(part) if isinstance(n, Call))
+
+
 def each_of(given: Leave) -> Loop:
     """`yield from items` is a loop that yields each of them."""
     one = Ref("each")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.special import BESIDE, LENGTH, PICKED, SAMPLE, TEST, element, is_held, is_numbered, name_of, paths_in
 from unhang.lint.values import (
     AGREED,
@@ -286,7 +286,7 @@ def set_by_threads(project: Project) -> Iterator[tuple[Kept, Value]]:
         functions = project.files[file].functions
         if any(x.owner == f.owner and not _WAITS.isdisjoint(x.words) for x in functions):
             continue
-        made = (n for n in nodes_in(f.body) if isinstance(n, Call) and name_of(n) == "Thread")
+        made = (n for n in calls_in(f.body) if name_of(n) == "Thread")
         names = {n.path for n in (call.given("target", 1) for call in made) if isinstance(n, Ref)}
         for x in functions:
             if (x.name in names and x.inside == at) or (f"self.{x.name}" in names and x.owner == f.owner):

@@ -270,7 +270,7 @@ class Lowering:
             name = alias.asname or alias.name
             self.names.setdefault(f"*{len(self.names)}" if name == "*" else name, full)
 
-    # Operators.
+    # Expressions.
 
     def _expr(self, node: ast.expr) -> Expr:
         lower = _EXPRESSIONS.get(type(node))

@@ -23,6 +23,7 @@ from unhang.lint.values import (
     LOCAL,
     LONGEST,
     LOSS,
+    MOST_WAY,
     NO_PARAMS,
     OWN_BATCH,
     PLAIN,
@@ -168,15 +169,33 @@ class Names:
         text = node.func.path if isinstance(node.func, Ref) else name
         return Place(self.path, node.line, node.column, text or name or "call")
 
+    def _in_forward(self) -> bool:
+        """Whether this is the forward of a module, in a project that trains on several ranks."""
+        return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
+
+    def _runs_layers(self) -> bool:
+        """Whether this is a part of the forward of a module: that itself, or what it calls."""
+        if self._in_forward() or not (self.link.wraps or self.link.trains) or not self.function.owner:
+            return self._in_forward()
+        forward = self.link.project.method(self.file, self.function.owner, "forward")
+        return forward is not None and self.function.name in self.link.project.function(*forward).words
+
+    def _layer(self, node: Call, layer: str, name: str) -> None:
+        """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
+        if self._runs_layers() and self.function.owner not in self.link.whole:
+            is_one_of = not isinstance(node.func, Ref) or "." not in node.func.path  # an expert, say
+            is_for_more = "pick" if is_one_of else "part"  # of a method, which may be called for something else
+            op = "module" if self._in_forward() else is_for_more
+            self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
+
+    def layers(self, v: Value, method: str) -> list[Effect]:
+        """A layer that runs, where one is given to a function that calls it."""
+        if method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
+            return []
+        is_layer = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+        return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
+
     # What names are worth.
-
-    def ask(self, sort: tuple[Any, ...], name: str) -> None:
-        """A property of an object is asked for."""
-        raise NotImplementedError
-
-    def ask_alike(self, owner: str, name: str) -> None:
-        """A property is asked for of what nobody knows, which is called like its class."""
-        raise NotImplementedError
 
     def ref(self, path: str) -> Value:
         """The value of a name, or of an attribute of one."""
@@ -268,3 +287,34 @@ class Names:
         if bound:
             return Value(sort=self.link.maker(bound))
         return found[0] if found else PLAIN
+
+    def wrap_in_place(self, path: str, wrapped: Value) -> None:
+        """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
+        old = self.ref(path)
+        if old.kind == "param" and "." not in path:
+            self.wraps[old.sort[1]] = wrapped
+        self.env[path] = wrapped
+
+    def ask(self, sort: tuple[Any, ...], name: str) -> None:
+        """A property of an object is asked for, which makes collectives, perhaps."""
+        at = self.link.project.method(sort[1], sort[2], name)
+        if at is not None and self.link.project.function(*at).is_property:
+            self._ask_for(at, name)
+
+    def ask_alike(self, owner: str, name: str) -> None:
+        """A property is asked for of what nobody knows, which is called like its class."""
+        at = self.link.project.by_receiver(owner, name, is_exact=True)
+        if at is not None:
+            self.ask(("obj", at[0], self.link.project.function(*at).owner), name)
+
+    def _ask_for(self, at: tuple[int, int], text: str) -> None:
+        for e in self.link.summary(*at).effects:
+            if e.param < 0 and not e.needs:
+                way = (Place(self.path, self.line_now, 0, text), *e.way)[:MOST_WAY]
+                self.emit(e._replace(way=way, ifs=e.ifs + e.ifs_here))
+
+    def go_through(self, v: Value) -> None:
+        """The items of an object of the project are asked for; it may make collectives for each."""
+        at = self.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.kind == "obj" else None
+        if at is not None:
+            self._ask_for(at, "__iter__()")

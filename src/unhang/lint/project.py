@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, calls_in, nodes_in
 from unhang.lint.special import name_of
 
 _MOST_STEPS = 6
@@ -302,9 +302,9 @@ class Project:
 
 def _lets_one_through(name: str, body: list[Stmt]) -> bool:
     decorated = Ref(name)
-    calls = [n for n in nodes_in(body) if isinstance(n, Call) and n.func == decorated]
+    calls = [n for n in calls_in(body) if n.func == decorated]
     by_rank = [n for n in nodes_in(body) if isinstance(n, If) and _is_of_rank(n.test) and not n.orelse]
-    inside = [n for b in by_rank for n in nodes_in(b.body) if isinstance(n, Call) and n.func == decorated]
+    inside = [n for b in by_rank for n in calls_in(b.body) if n.func == decorated]
     if len(calls) != 1:
         return False
     left = [s.body[-1] for s in body if isinstance(s, If) and _is_of_others(s.test)]

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, Found, Function, Node, Op, Ref, nodes_in
+from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import UNEVEN, Summary
 
@@ -37,7 +37,7 @@ def is_filled_up(op: str, parts: list[Expr]) -> bool:
         case "+", [whole, Op(op="*", parts=[left, right])]:
             how_many = right if isinstance(left, Op) and left.op == "seq" else left
             return isinstance(how_many, Op) and any(
-                isinstance(n, Call) and name_of(n) == "len" and n.args == [whole] for n in nodes_in(how_many)
+                name_of(n) == "len" and n.args == [whole] for n in calls_in(how_many)
             )
     return False
 

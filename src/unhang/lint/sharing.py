@@ -14,7 +14,7 @@ from typing import Any
 
 from unhang.lint.divergence import GROUPS
 from unhang.lint.exchange import Exchanges
-from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Found, Ref, Set, calls_in, nodes_in
 from unhang.lint.keeping import is_filled_by_batches
 from unhang.lint.link import Link
 from unhang.lint.values import DIFFERS, Asked, Learned, Value
@@ -92,7 +92,7 @@ def _note_signals(link: Link) -> None:
             link.flags |= set(function.sets)
             targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
             names = {t.path for t in targets if isinstance(t, Ref)}
-            calls = (n.func for n in nodes_in(function.body) if isinstance(n, Call) and not n.args)
+            calls = (n.func for n in calls_in(function.body) if not n.args)
             events = {f.path[:-4] for f in calls if isinstance(f, Ref) and f.path.endswith(".set")}  # `stop.set()`
             link.flags |= {e.removeprefix("self.") for e in events if e.startswith("self.")}
             names |= events

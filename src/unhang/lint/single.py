@@ -10,7 +10,7 @@ from unhang.lint.arguments import ARGUMENTS, value_given
 from unhang.lint.conditions import gives_up, off_by_default
 from unhang.lint.divergence import GROUPS, how_it_differs
 from unhang.lint.doubts import is_told_after
-from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, calls_in
 from unhang.lint.libraries import Collective
 from unhang.lint.special import is_numbered, name_of
 from unhang.lint.tensors import OWN_WIDTH, is_padded_alone, is_padded_to_a_length
@@ -232,7 +232,7 @@ def found_in_order(frame: Operators, s: Loop, over: Value, made: list[Effect]) -
         frame.link.report(frame.path, found)
 
 
-# Blocks.
+# Handlers.
 
 
 def found_in_handler(
@@ -300,7 +300,7 @@ def _alone_before(frame: Operators, handler: Handler, end: str, made: Sequence[E
 
 def fails_at(body: Sequence[Stmt]) -> int:
     """The line of the first call that can fail on one rank alone, as it reads, computes or asks somebody; 0: there is none."""
-    calls = (n for n in nodes_in(body) if isinstance(n, Call) and _text(n).rpartition(".")[2] not in _SAME_FOR_ALL)
+    calls = (n for n in calls_in(body) if _text(n).rpartition(".")[2] not in _SAME_FOR_ALL)
     return min((n.line for n in calls), default=0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import (
     BATCH,
     BESIDE,
@@ -116,7 +116,7 @@ _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "to
 
 def is_padded_to_a_length(functions: Iterable[Function]) -> bool:
     """Whether a file has its tokenizer pad to a fixed length."""
-    calls = (n for f in functions for n in nodes_in(f.body) if isinstance(n, Call) and "padding" in n.names)
+    calls = (n for f in functions for n in calls_in(f.body) if "padding" in n.names)
     return any(c.given("padding") == Const("max_length") for c in calls)
 
 
