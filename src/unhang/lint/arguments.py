@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
-from unhang.lint.special import LOCAL_RANK, TEST, is_batch, is_none, name_of, value_of_name
+from unhang.lint.special import is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _source(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     if known.collective(full) is None or not full.startswith("torch.distributed.") or node.given("group", at + 1):
         return
     given = value_given(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
-    if given is None or given[1].sort not in (("rank",), LOCAL_RANK) or not isinstance(given[0], Ref | Call):
+    if given is None or given[1].sort not in (("rank",), sorts.LOCAL_RANK) or not isinstance(given[0], Ref | Call):
         return
     if isinstance(given[0], Ref) and given[0].path in frame.function.parameters:  # of the caller's choice
         return
@@ -73,7 +73,7 @@ def _init(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     if rank is None or _is_one_node(frame.function, node):
         return
     whole = next((n for n in _WHOLE_RANKS if frame.env.get(n, Value()).dep & RANK), None)
-    if rank[1].sort == LOCAL_RANK:
+    if rank[1].sort == sorts.LOCAL_RANK:
         frame.found("LNT415", node, whole="RANK")
     elif whole is not None and isinstance(rank[0], Ref) and rank[0].path in ("rank", "gpu", "local_rank"):
         frame.found("LNT415", node, whole=whole)
@@ -119,7 +119,7 @@ def _constant(frame: Operators, full: str, node: Call, args: list[Value]) -> Non
         frame.found("LNT114", node, condition=by_data.text)
         return
     for cause, *_ in frame.conditions[-1:]:  # the caller knows whether it is of the batch
-        for i in cause.value.params if cause.value.sort == TEST else ():
+        for i in cause.value.params if cause.value.sort == sorts.TEST else ():
             found = Found("LNT114", node.line, node.column + 1, {"condition": cause.text})
             frame.later.append(Conditional(i, "", found, frame.path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unhang.lint import sorts
 from unhang.lint.branches import Branches, worst_first
 from unhang.lint.divergence import Cause, Exit, compared, finding_of
 from unhang.lint.doubts import as_orders
@@ -22,7 +23,6 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     FAILED,
-    FILLED,
     LOCAL,
     LOSS,
     OWN_BATCH,
@@ -190,9 +190,9 @@ class Blocks(Branches):
             found_in_endless_loop(self, s.body[0], s.line)
         if is_for:
             found_in_order(self, s, over, made)
-        if is_for and over.sort == FILLED:
+        if is_for and over.sort == sorts.FILLED:
             over = over._replace(dep=LOSS)
-        uneven = uneven or (is_for and over.dep & DATA and over.sort in (FILLED, ("share", "range")))
+        uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))
         if uneven and made and not self.uneven_is_fine and not (is_for and (together or self._begins_anew(s))):
             self._uneven(s, over, made, mark)
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]

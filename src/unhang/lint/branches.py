@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from unhang.lint import sorts
 from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
     as_condition,
@@ -39,16 +40,14 @@ from unhang.lint.graphs import mark_half
 from unhang.lint.ir import Expr, Found, If, Op, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
-from unhang.lint.special import PICKED, as_test, paths_in
+from unhang.lint.special import as_test, paths_in
 from unhang.lint.values import (
     DIFFERS,
     DOUBT,
     HELD,
     LOCAL,
-    OWN_KEYS,
     PLAIN,
     RANK,
-    RAW,
     TOLD,
     UNEVEN,
     UNKNOWN,
@@ -58,7 +57,7 @@ from unhang.lint.values import (
     Value,
     joined_env,
     mark_none,
-)  # fmt: skip
+)
 
 _SIDES = {"__enter__": "__exit__", "__exit__": "__enter__", "__aenter__": "__aexit__", "__aexit__": "__aenter__"}
 
@@ -90,7 +89,7 @@ class Branches(Calls):
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
         v = as_condition(as_test(s.test, self.value(s.test)))
-        if v.sort == PICKED and picks_grads(self.function, s.test):
+        if v.sort == sorts.PICKED and picks_grads(self.function, s.test):
             v = Value(HELD)
         if v.zero is False and is_left_by_choice(s) and not any(calls_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
@@ -129,7 +128,7 @@ class Branches(Calls):
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
             if body is s.orelse and (bare := asked_for_wrapper(s.test)):
-                self.env[bare] = Value(sort=RAW)
+                self.env[bare] = Value(sort=sorts.RAW)
             why = why._replace(needed=other)
             raised = set(self.raises)
             end, filled = self._way(body, why)
@@ -197,7 +196,7 @@ class Branches(Calls):
             head, _, name = path.partition(".")
             me = self.env.get(head)
             if not name and is_dictionary(self, path):
-                self.env[path] = Value(UNEVEN, sort=OWN_KEYS)
+                self.env[path] = Value(UNEVEN, sort=sorts.OWN_KEYS)
             if name and "." not in name and me is not None and me.kind == "obj":
                 self.link.set_attribute(me.sort[1], me.sort[2], name, Value(UNEVEN))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph
@@ -14,9 +14,6 @@ from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.single import found_in_call
 from unhang.lint.special import (
-    BARE,
-    OF_DATA,
-    TEST,
     is_bare,
     is_none,
     is_own_path,
@@ -26,11 +23,10 @@ from unhang.lint.special import (
     prepared,
     text_of,
     value_of_name,
-)  # fmt: skip
+)
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
-    AGREED,
-    CHANCE,  # fmt: skip
+    CHANCE,
     DOUBT,
     LOCAL,
     LOSS,
@@ -38,6 +34,7 @@ from unhang.lint.values import (
     MOST_WAY,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OF_DATA,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -221,11 +218,11 @@ class Calls(Passing):
             return self._collective(node, Collective("all_reduce"), args, name)
         is_own = "." not in owner and "Queue" in self.function.words  # no other thread fills it, perhaps
         if name == "empty" and not args and known.QUEUE.search(owner.lower()) and not is_own:
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if name == "is_set" and self.link.is_flag(self.file, owner):
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
             return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
@@ -249,7 +246,7 @@ class Calls(Passing):
         if by_name.dep and not callee.dep & ~RANK:
             return by_name._replace(group=self.group_asked(node, owner, name))
         if self._asks_for_file(node, full, owner, base, name, args):
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
@@ -261,8 +258,8 @@ class Calls(Passing):
         if full in _PATHS or name in _OF_A_PATH:
             return text_of([base, *args], Value(joined.dep & LOCAL, joined.params), name == "format")
         made = tensor_method(full, base, name, args, joined)
-        is_constant = self.link.has_graphs and made.sort in (None, AGREED) and is_bare(full, name, node)
-        return made._replace(sort=BARE) if is_constant else made
+        is_constant = self.link.has_graphs and made.sort in (None, sorts.AGREED) and is_bare(full, name, node)
+        return made._replace(sort=sorts.BARE) if is_constant else made
 
     def _asks_for_file(self, node: Call, full: str, owner: str, base: Value, name: str, args: list[Value]) -> bool:
         """Whether it asks if a file is there that may be so for this rank alone. Reading one of its own is noted."""
@@ -311,7 +308,7 @@ class Calls(Passing):
                 old = self.ref(expr.path)
                 if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
-                self.env[expr.path] = Value(sort=AGREED)
+                self.env[expr.path] = Value(sort=sorts.AGREED)
         if (
             made.op == "new_group"
             and args
@@ -321,7 +318,7 @@ class Calls(Passing):
             found_in_call(self, "new_group", "own members", node, args)
         if made.op == "new_group":
             return Value(sort=("group", name))
-        return Value(sort=AGREED) if made.returns else PLAIN
+        return Value(sort=sorts.AGREED) if made.returns else PLAIN
 
     def _wrapped(self, node: Call, wrapper: str, method: str, args: list[Value], name: str) -> Value:
         op = known.HIDDEN.get(wrapper, {}).get(method)

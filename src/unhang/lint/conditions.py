@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.ir import (
     Attr,
     Call,
@@ -25,17 +25,16 @@ from unhang.lint.ir import (
     calls_in,
     nodes_in,
 )
-from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
+from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
-    FILLED,
     LOSS,
     MAYBE,
     MAYBE_NONE,
     NONE_BY_BATCH,
+    OF_DATA,
     OWN_BATCH,
-    OWN_KEYS,
     RANK,
     UNEVEN,
     Needs,
@@ -140,7 +139,7 @@ def tells(test: Expr, v: Value) -> bool:
     """
     if not v.dep & DIFFERS or (v.dep & RANK and not v.dep & DATA and v.zero is not None and not v.group):
         return True  # `self.enabled = rank == 0`, before
-    if v.sort == BLOCK_LENGTH:
+    if v.sort == sorts.BLOCK_LENGTH:
         return True  # whoever asks so knows that some have nothing
     names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
@@ -168,10 +167,10 @@ def asked_for_itself(test: Expr) -> set[str]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
-        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
-    if v.sort == COUNT and v.dep & OWN_BATCH:
-        return v._replace(dep=v.dep | LOSS, sort=TEST)
+    if v.sort in (sorts.COLLECTED, sorts.FILLED, sorts.OWN_KEYS):
+        return Value(OWN_BATCH if v.sort == sorts.COLLECTED else LOSS)
+    if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
+        return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.kind in ("out", "of") else v

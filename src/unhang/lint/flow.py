@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some
@@ -28,14 +28,7 @@ from unhang.lint.keeping import (
 from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
-    COLLECTED,
-    ENDLESS,
     ENDS,
-    OF_DATA,
-    PADDED,
-    PICKED,
-    REST,
-    TEST,
     empty_lists,
     ends_process,
     is_collected,
@@ -46,16 +39,15 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.values import (
-    AGREED,
     DATA,
     DIFFERS,
     FAILED,
-    FILLED,
     LOCAL,
     LOSS,
     MAYBE,
     MOST_EFFECTS,
     MOST_WAY,
+    OF_DATA,
     PLAIN,
     RAISED,
     RANK,
@@ -67,7 +59,7 @@ from unhang.lint.values import (
     Value,
     either,
     mixed,
-)  # fmt: skip
+)
 
 _HELD = re.compile(r"\w+\.\w+ is not None")
 _WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2", "engine")}
@@ -90,7 +82,7 @@ class Frame(Blocks):
         self._close(self.ways_out)
         self._close_pending()
         for path, line, causes in self._stops:
-            if causes and self.env.get(path, PLAIN).sort != AGREED:
+            if causes and self.env.get(path, PLAIN).sort != sorts.AGREED:
                 found_in_stop(self, path, line, causes[0])
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
@@ -103,12 +95,12 @@ class Frame(Blocks):
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
-        if self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST):  # by what is given
-            returned = returned._replace(params=returned.params | self._told_by, sort=TEST)
+        if self._told_by and returned.const is UNKNOWN and returned.sort in (None, sorts.TEST):  # by what is given
+            returned = returned._replace(params=returned.params | self._told_by, sort=sorts.TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
             returned = none_on_some(returned, self._none_returned)
         if self.function.is_generator:
-            passed = ("passes", self._passes_on[0]) if self._passes_on else ENDLESS if self._never_ends else None
+            passed = ("passes", self._passes_on[0]) if self._passes_on else sorts.ENDLESS if self._never_ends else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
         summary.returns = agreed or returned
         found_in_function(self, summary)
@@ -130,7 +122,7 @@ class Frame(Blocks):
                 if effect.param < 0 and not effect.needs:
                     group = "" if effect.group.startswith("@") else effect.group
                     self.emit(effect._replace(way=(place, *effect.way)[:MOST_WAY], group=group))
-                    agreed = summary.returns if summary.returns.sort == AGREED else agreed
+                    agreed = summary.returns if summary.returns.sort == sorts.AGREED else agreed
         return agreed
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
@@ -166,12 +158,12 @@ class Frame(Blocks):
             case Call(func=Ref(path=path)) if (
                 path.endswith((".append", ".extend")) and self.ref(path[:-7]).dep & UNEVEN
             ):
-                self.env[path[:-7]] = Value(sort=PADDED)
+                self.env[path[:-7]] = Value(sort=sorts.PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
                 self.env[path[:-7]] = Value(
-                    sort=PICKED if is_held else FILLED if is_by_batch(self) else None, dep=given
+                    sort=sorts.PICKED if is_held else sorts.FILLED if is_by_batch(self) else None, dep=given
                 )
         return "exit" if ends_process(s.value) else ""
 
@@ -183,13 +175,13 @@ class Frame(Blocks):
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if self.conditions and name_of(s.value) == "len" and self.is_under(RANK):
-            value = value._replace(sort=REST)
+            value = value._replace(sort=sorts.REST)
         if s.adds and (is_part_of(s.value, s.targets[0]) or is_filled_up("+", [s.targets[0], s.value])):
-            value = Value(sort=PADDED)
+            value = Value(sort=sorts.PADDED)
         elif s.adds:
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
-            value = Value(sort=PADDED) if is_filled else either(old, value)
+            value = Value(sort=sorts.PADDED) if is_filled else either(old, value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
         if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
             self.handles.append((kept, s.value))
@@ -227,7 +219,7 @@ class Frame(Blocks):
             return
         last = target.path.rpartition(".")[2]
         if self._is_empty and is_collected(last):
-            value = Value(sort=COLLECTED)
+            value = Value(sort=sorts.COLLECTED)
         if self.conditions or self.stayed or self._implied:
             value = self._under_conditions(value, "." in target.path)
             note_first(self, target.path)
@@ -258,10 +250,10 @@ class Frame(Blocks):
     def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:
         """What is bound where not every rank comes."""
         for of in [*(c.value for c, *_ in self.conditions), *(self.stayed if is_kept else ())]:
-            is_told = value.sort == AGREED and of.zero is False and not of.dep & ~RANK
+            is_told = value.sort == sorts.AGREED and of.zero is False and not of.dep & ~RANK
             if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
-                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                sort = sorts.TEST if value.sort is None and value.const is not UNKNOWN else value.sort
                 value = value._replace(dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
@@ -280,12 +272,14 @@ class Frame(Blocks):
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
             why = mixed(*(c.value for c, *_ in self.conditions))
-            told = TOLD if any(c.value.sort == AGREED for c, *_ in self.conditions) else 0
+            told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
             if (why.dep & DIFFERS or why.params or told) and s.value is not None:
                 self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
-        self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)
+        self._leaves_together |= any(
+            c.value.sort == sorts.AGREED and depth >= self.loops for c, _, depth in self.conditions
+        )
         differing = [
             (c, mark, n)
             for n, (c, mark, depth) in enumerate(self.conditions)
@@ -304,7 +298,7 @@ class Frame(Blocks):
                     dep &= ~FAILED
                 # Else it is what the other ways give.
                 is_gone = value.const is None and dep & OF_DATA and not dep & RANK
-                sort = TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
+                sort = sorts.TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
                 value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Expr, File, Found, Op, nodes_in
 from unhang.lint.keeping import is_by_batch
-from unhang.lint.special import BARE, HALF, paths_in
+from unhang.lint.special import paths_in
 from unhang.lint.values import DIFFERS, RANK, Conditional, Value
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def parts_graphs(frame: Operators, test: Expr, v: Value) -> bool:
 
 def is_half(a: Value, b: Value) -> bool:
     """Whether one of two values is a constant, and the other is not."""
-    return BARE in (a.sort, b.sort) and a.sort != b.sort
+    return sorts.BARE in (a.sort, b.sort) and a.sort != b.sort
 
 
 def added(frame: Operators, old: Value | None, value: Value) -> Value:
     """What a name is worth that held a constant, and gets more in those rounds in which the rank's batch has something."""
-    if old is not None and old.sort == BARE and value.sort != BARE and frame.loops and is_by_batch(frame):
-        return value._replace(sort=HALF)
+    if old is not None and old.sort == sorts.BARE and value.sort != sorts.BARE and frame.loops and is_by_batch(frame):
+        return value._replace(sort=sorts.HALF)
     return value
 
 
@@ -47,13 +47,13 @@ def mark_half(frame: Operators, test: Expr, condition: Value, here: dict[str, Va
     asked = {p.rpartition(".")[0] for p in paths_in(test) if p.rpartition(".")[2] in _ASKS_GRAPH}
     asked |= {p for n in nodes_in(test) if isinstance(n, Attr) and n.name in _ASKS_GRAPH for p in paths_in(n.base)}
     for name in asked & frame.env.keys():
-        if frame.env[name].sort in (BARE, HALF):
+        if frame.env[name].sort in (sorts.BARE, sorts.HALF):
             frame.env[name] = frame.env[name]._replace(sort=None)
     if parts_graphs(frame, test, condition):
         for name, value in frame.env.items():
             a, b = here.get(name), there.get(name)
             if a is not None and b is not None and is_half(a, b):
-                frame.env[name] = value._replace(sort=HALF)
+                frame.env[name] = value._replace(sort=sorts.HALF)
 
 
 def found_in_graph(frame: Operators, node: Call, args: list[Value], name: str) -> None:
@@ -62,7 +62,7 @@ def found_in_graph(frame: Operators, node: Call, args: list[Value], name: str) -
         return
     for v in args:
         found = Found("LNT117", node.line, node.column + 1, {"call": frame.place(node, name).text})
-        if v.sort == HALF:
+        if v.sort == sorts.HALF:
             frame.link.report(frame.path, found)
         elif v.kind == "param":
             frame.later.append(Conditional(v.sort[1], "is half", found, frame.path))

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from unhang.lint import sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
-from unhang.lint.special import BESIDE, LENGTH, PICKED, SAMPLE, TEST, element, is_held, is_numbered, name_of, paths_in
+from unhang.lint.special import element, is_held, is_numbered, name_of, paths_in
 from unhang.lint.values import (
-    AGREED,
     DATA,
     DIFFERS,
-    FILLED,
     LOCAL,
     LOSS,
     MAYBE,
     NO_PARAMS,
     OWN_BATCH,
-    OWN_KEYS,
     RANK,
     UNEVEN,
     UNKNOWN,
@@ -41,11 +39,11 @@ def keep(frame: Operators, name: str, value: Value) -> Value:
     params = value.params.union(*(c.value.params for c, *_ in frame.conditions)) - {0}
     if not params or (value.kind in ("param", "fn", "bound", "obj", "class")):
         return value
-    is_flag = isinstance(value.const, bool) or value.sort == TEST
-    kept = Value(value.dep, params, TEST if is_flag else None)
+    is_flag = isinstance(value.const, bool) or value.sort == sorts.TEST
+    kept = Value(value.dep, params, sorts.TEST if is_flag else None)
     old = frame.keeps.get(name)
-    frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=TEST if is_flag else old.sort)
-    return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST if is_flag else value.sort)
+    frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=sorts.TEST if is_flag else old.sort)
+    return value._replace(params=value.params | params, const=UNKNOWN, sort=sorts.TEST if is_flag else value.sort)
 
 
 def by_conditions(frame: Operators, value: Value) -> Value:
@@ -53,7 +51,7 @@ def by_conditions(frame: Operators, value: Value) -> Value:
     params = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions))
     if not params or not isinstance(value.const, bool):
         return value
-    return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST)
+    return value._replace(params=value.params | params, const=UNKNOWN, sort=sorts.TEST)
 
 
 def marks_of(frame: Operators) -> dict[tuple[int, str], Value]:
@@ -63,7 +61,11 @@ def marks_of(frame: Operators) -> dict[tuple[int, str], Value]:
         if at or not frame.function.is_method:
             for path, v in frame.env.items():
                 head, _, name = path.partition(".")
-                if head == parameter and name in frame.marked and (v.dep & DIFFERS or v.params or v.sort == AGREED):
+                if (
+                    head == parameter
+                    and name in frame.marked
+                    and (v.dep & DIFFERS or v.params or v.sort == sorts.AGREED)
+                ):
                     marks[at, name] = v
     return marks
 
@@ -73,8 +75,8 @@ def mark(frame: Operators, marks: dict[tuple[int, str], Value], given: Given) ->
     for (at, name), v in marks.items():
         of = given[at][0] if at in given else None
         by = mixed(*(given[i][1] for i in v.params if i in given))
-        if isinstance(of, Ref) and (v.sort == AGREED or (v.dep | by.dep) & DIFFERS or by.params):
-            sort = v.sort if v.sort in (AGREED, TEST) else None
+        if isinstance(of, Ref) and (v.sort == sorts.AGREED or (v.dep | by.dep) & DIFFERS or by.params):
+            sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
             frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort, v.zero), True)
 
 
@@ -93,9 +95,9 @@ def by_some(frame: Operators, sort: tuple[Any, ...], owner: str, alone: Value | 
                 del frame.env[path]
             continue
         set_there = frame.link.attribute(me, name) or Value()
-        if set_there.sort in (None, TEST):
-            is_flag = isinstance(set_there.const, bool) or set_there.sort == TEST
-            frame.env[path] = Value(RANK, NO_PARAMS, TEST if is_flag else None)
+        if set_there.sort in (None, sorts.TEST):
+            is_flag = isinstance(set_there.const, bool) or set_there.sort == sorts.TEST
+            frame.env[path] = Value(RANK, NO_PARAMS, sorts.TEST if is_flag else None)
             frame.link.of_first.add((frame.file, path))
 
 
@@ -122,16 +124,16 @@ def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
 def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Given) -> None:
     """After a call of a method, its object keeps what differs between ranks, if it was given that."""
     for name, kept in keeps.items():
-        if kept.sort == OWN_KEYS:
+        if kept.sort == sorts.OWN_KEYS:
             by = mixed(*(given[i][1] for i in kept.params if i in given))
-            if by.dep & OWN_BATCH or any(given[i][1].sort == OWN_KEYS for i in kept.params if i in given):
-                frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=OWN_KEYS)
+            if by.dep & OWN_BATCH or any(given[i][1].sort == sorts.OWN_KEYS for i in kept.params if i in given):
+                frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=sorts.OWN_KEYS)
                 note_keys(frame, owner, name)
             elif owner == "self" and by.params:
-                frame.keeps[name] = Value(0, by.params, OWN_KEYS)
+                frame.keeps[name] = Value(0, by.params, sorts.OWN_KEYS)
             continue
         values = [given[i][1] for i in kept.params if i in given]
-        by = mixed(*(v if v.sort != LENGTH else Value(0, v.params) for v in values))
+        by = mixed(*(v if v.sort != sorts.LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:
             frame.keeps[name] = either(frame.keeps.get(name, Value()), Value(by.dep, by.params - {0}, kept.sort))
         if by.dep & (LOSS | MAYBE) or by.params:
@@ -188,21 +190,21 @@ def fill(frame: Operators, place: Op) -> None:
     head, _, name = base.path.partition(".")
     by = frozenset[int]()
     if isinstance(key, Const) and "." not in base.path and not has_word(frame, base.path, key):
-        by = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions if c.value.sort == TEST))
+        by = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions if c.value.sort == sorts.TEST))
     if by and not is_by_batch(frame) and is_dictionary(frame, base.path):
         old = frame.env.get(base.path, Value())
-        frame.env[base.path] = Value(old.dep, old.params | by, OWN_KEYS)
+        frame.env[base.path] = Value(old.dep, old.params | by, sorts.OWN_KEYS)
         return
     is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
-    if v.dep & RANK or not is_told or v.sort not in (None, SAMPLE, ("param", *v.params)):
+    if v.dep & RANK or not is_told or v.sort not in (None, sorts.SAMPLE, ("param", *v.params)):
         return
     if not is_dictionary(frame, base.path):
         return
     if not v.dep & DATA and v.params:
         if head == "self" and name and not frame.is_special:
-            frame.keeps[name] = Value(0, v.params, OWN_KEYS)
+            frame.keeps[name] = Value(0, v.params, sorts.OWN_KEYS)
         return
-    frame.env[base.path] = Value(UNEVEN, sort=OWN_KEYS)
+    frame.env[base.path] = Value(UNEVEN, sort=sorts.OWN_KEYS)
     if name:
         note_keys(frame, head, name)
 
@@ -296,8 +298,8 @@ def set_by_threads(project: Project) -> Iterator[tuple[Kept, Value]]:
                     for t in n.targets
                     if isinstance(t, Ref) and t.path[:5] == "self." and _is_bool(n.value)
                 }
-                yield from (((file, f.owner, name), Value(LOCAL, sort=TEST)) for name in flags)
-                yield from (((file, f.owner, name), Value(LOCAL, sort=BESIDE)) for name in containers(x))
+                yield from (((file, f.owner, name), Value(LOCAL, sort=sorts.TEST)) for name in flags)
+                yield from (((file, f.owner, name), Value(LOCAL, sort=sorts.BESIDE)) for name in containers(x))
 
 
 def _is_bool(e: Expr) -> bool:
@@ -336,7 +338,7 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         dep |= over.dep & UNEVEN
         ragged |= over.kind in ("ragged", "set")
         frame.assign(loop.parts[0], element(over), is_certain=True)
-        if over.kind == "sized" or over.sort in (PICKED, OWN_KEYS):
+        if over.kind == "sized" or over.sort in (sorts.PICKED, sorts.OWN_KEYS):
             sort = over.sort
         if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
             sort = over.sort  # it comes in the order of the set
@@ -347,14 +349,14 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
             asked, params = test.dep, params | test.params
             if asked & RANK:  # those of this rank
                 dep, sort = dep | UNEVEN, sort or ("share", "picked")
-            sort = FILLED if asked & DATA and sort is None else sort
+            sort = sorts.FILLED if asked & DATA and sort is None else sort
             if is_held(condition, loop.parts[0]):
-                sort = PICKED
+                sort = sorts.PICKED
     before_it = len(frame.effects)
     pair = parts[0].parts if isinstance(parts[0], Op) and parts[0].op == "dict" else []
     if len(pair) == 2 and ragged and not isinstance(pair[0], Const):  # a word of the batch
         key = frame.value(pair[0])
-        by, sort = key.dep & DATA, OWN_KEYS if key.dep & DATA or key.params else sort
+        by, sort = key.dep & DATA, sorts.OWN_KEYS if key.dep & DATA or key.params else sort
         dep |= UNEVEN if by else 0
         params |= key.params if not by else NO_PARAMS
     made = frame.value(pair[1] if len(pair) == 2 else parts[0])

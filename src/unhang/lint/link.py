@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from unhang.lint import known, libraries
+from unhang.lint import known, libraries, sorts
 from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.graphs import have_graphs
 from unhang.lint.ir import File, Found
@@ -19,11 +19,9 @@ from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
     FAILED,
-    FILLED,
     LOCAL,
     MAYBE,
     NO_PARAMS,
-    OWN_KEYS,
     PLAIN,
     RAISED,
     UNEVEN,
@@ -206,11 +204,11 @@ class Link(Makers):
 
     def _bound(self, file: int, name: str) -> Value:
         """What a name means that is bound by the lines of the module, or by nobody."""
-        from unhang.lint.special import TEST, value_of_name
+        from unhang.lint.special import value_of_name
 
         own = self.module_values(file).get(name)
         if own is not None:
-            return Value(LOCAL, sort=TEST) if (file, name) in self.global_flags else own
+            return Value(LOCAL, sort=sorts.TEST) if (file, name) in self.global_flags else own
         full = self.project.files[file].names.get(name)
         if full is not None:
             return Value(sort=("ext", full.lstrip(".")))
@@ -280,9 +278,9 @@ class Link(Makers):
             if (f, c, name) in self.by_threads:
                 return self.by_threads[f, c, name]
             if (f, c, name) in self.keyed or (f, c, name) in self.by_state:
-                return Value(UNEVEN | LOCAL * ((f, c, name) in self.by_state), sort=OWN_KEYS)
+                return Value(UNEVEN | LOCAL * ((f, c, name) in self.by_state), sort=sorts.OWN_KEYS)
             if self.when[0] and is_filled_by_batches(self, (f, c, name)):
-                return Value(sort=FILLED)
+                return Value(sort=sorts.FILLED)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
                 return value
         return None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.project import Project
-from unhang.lint.special import OWN_PATH
 from unhang.lint.values import DIFFERS, LOCAL, Effect, Given, Raised, Summary, Value, either
 
 
@@ -26,10 +25,10 @@ class Makers:
         """What a function does to its callers; `given`: to one that gives these values."""
         raise NotImplementedError
 
-    def maker(self, sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def maker(self, several: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Of several functions or methods, the first that makes collectives."""
-        makers = (s for s in sorts if any(e.param < 0 for e in self.summary(s[1], s[2]).effects))
-        return next(makers, sorts[0])
+        makers = (s for s in several if any(e.param < 0 for e in self.summary(s[1], s[2]).effects))
+        return next(makers, several[0])
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:
         """The collectives that a value makes when this method of it is called."""
@@ -82,7 +81,7 @@ class Makers:
         for i, (_, v) in given.items():
             if v.kind in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
-            elif v.sort == OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
+            elif v.sort == sorts.OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
             elif v.kind in ("obj", "one of"):
                 given_so_far = self.built.setdefault((sort[1], sort[2]), {})

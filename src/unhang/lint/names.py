@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.arguments import parameter_value
 from unhang.lint.divergence import Cause, Exit, Pending
 from unhang.lint.ir import Call, Found, Ref
 from unhang.lint.special import (
-    LENGTH,
-    TEST,
     is_a_rank,
     is_in_flight,
     value_of_name,
 )
 from unhang.lint.values import (
-    AGREED,
     DATA,
     DOUBT,
     LOCAL,
@@ -28,7 +25,6 @@ from unhang.lint.values import (
     OWN_BATCH,
     PLAIN,
     RANK,
-    RAW,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -229,13 +225,13 @@ class Names:
     def attribute(self, v: Value, name: str) -> Value:
         """An attribute of a value."""
         kind, sort = v.kind, v.sort
-        if sort == AGREED:
+        if sort == sorts.AGREED:
             return v
         if name in self.link.flags and not self.link.project.is_method(name):
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if name == "module" and kind in ("", "wrap", "param", "raw", "obj"):
             kept = self.link.attribute(sort, name) if kind == "obj" else None
-            return kept if kept is not None and kept.kind == "wrap" else Value(sort=RAW)
+            return kept if kept is not None and kept.kind == "wrap" else Value(sort=sorts.RAW)
         if kind == "one of":
             return self.of_one(sort[1], name)
         if kind == "ext":
@@ -248,7 +244,7 @@ class Names:
         if name in _TENSOR_FACTS:
             if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
                 part = LOSS if sort is None and v.dep & OWN_BATCH else 0
-                return Value(v.dep & DATA | part, v.params, LENGTH if kind != "ragged" else None)
+                return Value(v.dep & DATA | part, v.params, sorts.LENGTH if kind != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if kind in ("out", "of"):
             return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
@@ -278,11 +274,11 @@ class Names:
         if name in _TENSOR_FACTS:
             return found._replace(dep=found.dep & ~DATA)
         is_open = found.sort is None and not found.dep and is_in_flight(name)
-        return Value(LOCAL, sort=TEST) if is_open else found
+        return Value(LOCAL, sort=sorts.TEST) if is_open else found
 
-    def of_one(self, sorts: tuple[tuple[Any, ...], ...], name: str) -> Value:
+    def of_one(self, several: tuple[tuple[Any, ...], ...], name: str) -> Value:
         """An attribute of one of several objects; of methods, the one that makes collectives."""
-        found = [v for s in sorts if (v := self.attribute(Value(sort=s), name)).sort is not None or v.dep]
+        found = [v for s in several if (v := self.attribute(Value(sort=s), name)).sort is not None or v.dep]
         bound = [v.sort for v in found if v.kind == "bound"]
         if bound:
             return Value(sort=self.link.maker(bound))

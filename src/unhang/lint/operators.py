@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from unhang.lint import special
+from unhang.lint import sorts, special
 from unhang.lint.conditions import (
     asks_for_others,
     asks_if_there,
@@ -22,24 +22,7 @@ from unhang.lint.keeping import comprehension
 from unhang.lint.names import Names
 from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
-    BATCH,
-    BESIDE,
-    BLOCK,
-    BLOCK_LENGTH,
-    CERTAIN,
-    COLLECTED,
     COMPARISONS,
-    COUNT,
-    HALF,
-    LENGTH,
-    OF_DATA,
-    OWN_PATH,
-    PADDED,
-    PICKED,
-    RANKS,
-    REST,
-    ROUNDED_UP,
-    TEST,
     as_test,
     is_agreed,
     is_empty_test,
@@ -53,12 +36,10 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.values import (
-    AGREED,
     CHANCE,
     DATA,
     DIFFERS,
     FAILED,
-    FILLED,
     HELD,
     LOCAL,
     LONGEST,
@@ -67,8 +48,8 @@ from unhang.lint.values import (
     MISSING,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OF_DATA,
     OWN_BATCH,
-    OWN_KEYS,
     PLAIN,
     RANK,
     UNEVEN,
@@ -131,8 +112,8 @@ class Operators(Names):
         if op == "seq":
             values = [self.value(p) for p in parts]
             joined = mixed(*values)
-            sorts = {v.sort for v in values} if values else {None}
-            sort = ("tuple", tuple(values)) if len(values) <= 8 and (joined is not PLAIN or sorts != {None}) else None
+            told = {v.sort for v in values} if values else {None}
+            sort = ("tuple", tuple(values)) if len(values) <= 8 and (joined is not PLAIN or told != {None}) else None
             consts = [v.const for v in values]
             const = UNKNOWN if any(c is UNKNOWN for c in consts) or not consts else tuple(consts)
             return joined._replace(sort=sort, const=const)
@@ -146,46 +127,46 @@ class Operators(Names):
             return v
         if op in COMPARISONS:
             return comparison(self, op, parts)
-        values = [v if v.sort != LENGTH else Value(0, v.params) for v in map(self.value, parts)]
+        values = [v if v.sort != sorts.LENGTH else Value(0, v.params) for v in map(self.value, parts)]
         if op == "dict" and len(parts) > 2:  # the state of a part of it says nothing of the rest
             values = [PLAIN if name_of(p) == "state_dict" else v for p, v in zip(parts, values, strict=True)]
         joined = mixed(*values)
         if op == "dict" and joined is PLAIN and (table := special.table_of(parts, values)) is not None:
             return Value(sort=table)
         if is_agreed(values):
-            return Value(sort=AGREED)
+            return Value(sort=sorts.AGREED)
         if is_filled_up(op, parts):
-            return Value(sort=PADDED)
+            return Value(sort=sorts.PADDED)
         if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
-            return joined._replace(sort=PADDED)
+            return joined._replace(sort=sorts.PADDED)
         if op in ("+", "-") and any(v.sort == ("set",) for v in values):
             return joined._replace(sort=("set",))
         outs = [v.sort for v in values if v.kind in ("out", "of")]
         if outs and op == "dict":
             outs = []
-        if op == "str" or (op in ("/", "+") and OWN_PATH in (values[0].sort, values[-1].sort)):
+        if op == "str" or (op in ("/", "+") and sorts.OWN_PATH in (values[0].sort, values[-1].sort)):
             return special.text_of(values, joined)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
-        if is_rounded_up(op, parts) or (op in ("+", "*") and any(v.sort == ROUNDED_UP for v in values)):
-            return joined._replace(sort=ROUNDED_UP)
+        if is_rounded_up(op, parts) or (op in ("+", "*") and any(v.sort == sorts.ROUNDED_UP for v in values)):
+            return joined._replace(sort=sorts.ROUNDED_UP)
         return joined._replace(sort=outs[0]) if outs else special.as_multiple(op, parts, joined)
 
     def _not(self, part: Expr) -> Value:
         """What `not part` is worth."""
         v = self.value(part)
-        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == BLOCK_LENGTH
+        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == sorts.BLOCK_LENGTH
         v = as_test(part, v) if is_asked else v
-        if v.sort == BLOCK_LENGTH:
+        if v.sort == sorts.BLOCK_LENGTH:
             return v
         const = UNKNOWN if v.const is UNKNOWN else not v.const
         if is_defined(part, v) and name_of(part) not in self.env:
-            return Value(const=False, sort=CERTAIN)
-        if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
-            by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
-            return Value(by[v.sort], sort=TEST)
-        if v.sort == COUNT and v.dep & OWN_BATCH:
-            return v._replace(dep=v.dep | LOSS, sort=TEST)
+            return Value(const=False, sort=sorts.CERTAIN)
+        if v.sort in (sorts.COLLECTED, sorts.PICKED, sorts.FILLED, sorts.OWN_KEYS):
+            by = {sorts.COLLECTED: OWN_BATCH, sorts.PICKED: HELD, sorts.FILLED: LOSS, sorts.OWN_KEYS: LOSS}
+            return Value(by[v.sort], sort=sorts.TEST)
+        if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
+            return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
         return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
@@ -199,7 +180,7 @@ class Operators(Names):
                 self.conditional_part(condition, line_of(part), mark, *parts[: parts.index(part)])
             if v.const is not UNKNOWN:
                 if bool(v.const) == stops_at:
-                    is_sure = not joined or bool(self.fixed) or v.sort == CERTAIN
+                    is_sure = not joined or bool(self.fixed) or v.sort == sorts.CERTAIN
                     return Value(const=v.const) if is_sure else mixed(*joined)._replace(const=UNKNOWN)
                 continue
             joined.append(v)
@@ -219,9 +200,9 @@ class Operators(Names):
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
         if sort is None and (
-            any(v.dep & (DATA | LOCAL | CHANCE) for v in joined) or all(v.sort == TEST for v in joined)
+            any(v.dep & (DATA | LOCAL | CHANCE) for v in joined) or all(v.sort == sorts.TEST for v in joined)
         ):
-            sort = TEST
+            sort = sorts.TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
     def _either(self, parts: list[Expr]) -> Value:
@@ -240,7 +221,7 @@ class Operators(Names):
             self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
         if is_half(a, b) and parts_graphs(self, parts[0], test):
-            both = both._replace(sort=HALF)
+            both = both._replace(sort=sorts.HALF)
         if (
             (a.const is None) != (b.const is None)
             and asks_if_there(parts[0], parts[2] if a.const is None else parts[1])
@@ -256,8 +237,8 @@ class Operators(Names):
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
-            return Value(RANK, sort=REST)
-        if dep & UNEVEN and both.sort in (None, ("many", BATCH)):
+            return Value(RANK, sort=sorts.REST)
+        if dep & UNEVEN and both.sort in (None, ("many", sorts.BATCH)):
             both = both._replace(sort=("share", "side"))
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
         params = both.params | (test.params if differs else NO_PARAMS)
@@ -271,7 +252,7 @@ class Operators(Names):
         at = self.value(index)
         if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
             return Value(RANK)  # a rank of the group that this one is in
-        if v.sort in (OWN_KEYS, BESIDE):
+        if v.sort in (sorts.OWN_KEYS, sorts.BESIDE):
             return PLAIN
         if v.kind == "table":
             return special.in_table(v.sort, at)
@@ -286,26 +267,31 @@ class Operators(Names):
         if v.kind == "tuple":
             if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
-            sorts = {x.sort for x in v.sort[1]}
-            return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
+            told = {x.sort for x in v.sort[1]}
+            return v._replace(sort=told.pop() if len(told) == 1 else None)
         if special.is_one_of_indices(base, at) and v.kind == "ragged":
             is_each = self.loops > 0 and self.function.name == "forward"  # for each expert
             return v if v.dep & DATA or is_each else Value(v.dep, v.params)
-        if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
+        if v.sort == sorts.LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
             return PLAIN if at.const != 0 else v
-        is_own = v.sort == AGREED and bool(at.dep & RANK)  # this rank's part of what all have
+        is_own = v.sort == sorts.AGREED and bool(at.dep & RANK)  # this rank's part of what all have
         if v.kind in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
-            if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
+            if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
-            if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
+            if (
+                lower.dep & RANK
+                and upper.dep & RANK
+                and lower.sort == upper.sort == sorts.ROUNDED_UP
+                and v.sort != sorts.PADDED
+            ):
                 return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
-                return Value(v.dep, v.params, BLOCK if v.sort != PADDED else None)
+                return Value(v.dep, v.params, sorts.BLOCK if v.sort != sorts.PADDED else None)
             if (part := special.sort_of_slice(upper, step)) is not None:
                 return Value(v.dep, v.params, part)
             if v.kind == "many":
@@ -314,11 +300,11 @@ class Operators(Names):
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
-        is_test = at.sort == TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
+        is_test = at.sort == sorts.TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
         if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
-        if not v.dep and not v.params and v.sort in (None, TEST) and not is_slice:  # what is picked by an item
+        if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item
             is_plain = at.kind == "param"
             dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
         return Value(dep, v.params) if dep or v.params else PLAIN
@@ -333,30 +319,30 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
     """What a comparison is worth: a condition on the rank, on the batch, or nothing that differs."""
     a, b = frame.value(parts[0]), frame.value(parts[1])
     if is_defined(parts[0], a) and name_of(parts[0]) not in frame.env and isinstance(b.const, str):
-        return Value(const=op == "!=", sort=CERTAIN)  # a function is no text
+        return Value(const=op == "!=", sort=sorts.CERTAIN)  # a function is no text
     if a.const is not UNKNOWN and b.const is not UNKNOWN and not is_fixed(frame, parts[0]):
         return PLAIN
     if is_agreed([a, b]):
-        return Value(sort=AGREED)
-    if is_fork_test(op, parts) or (a.sort in RANKS and b.sort in RANKS):
+        return Value(sort=sorts.AGREED)
+    if is_fork_test(op, parts) or (a.sort in sorts.RANKS and b.sort in sorts.RANKS):
         return PLAIN  # a rank and another one: who is a member, perhaps
     if op in ("in", "not in") and (isinstance(a.const, str) or (a.dep == LOCAL and not b.dep)):
         return Value(params=b.params)  # a process asks for its own number in a table of its own
-    if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
-        return Value(0, b.params if a.sort == LENGTH else a.params)
-    if BLOCK_LENGTH in (a.sort, b.sort):
-        is_asked = is_empty_test(op, b.const if a.sort == BLOCK_LENGTH else a.const)
-        return Value(RANK, sort=BLOCK_LENGTH) if is_asked else Value(params=a.params | b.params)
-    if COUNT in (a.sort, b.sort) and is_empty_test(op, b.const if a.sort == COUNT else a.const):
-        return Value(a.dep | b.dep | LOSS, a.params | b.params, TEST)
+    if sorts.LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == sorts.LENGTH else a.const):
+        return Value(0, b.params if a.sort == sorts.LENGTH else a.params)
+    if sorts.BLOCK_LENGTH in (a.sort, b.sort):
+        is_asked = is_empty_test(op, b.const if a.sort == sorts.BLOCK_LENGTH else a.const)
+        return Value(RANK, sort=sorts.BLOCK_LENGTH) if is_asked else Value(params=a.params | b.params)
+    if sorts.COUNT in (a.sort, b.sort) and is_empty_test(op, b.const if a.sort == sorts.COUNT else a.const):
+        return Value(a.dep | b.dep | LOSS, a.params | b.params, sorts.TEST)
     if op in ("is", "is not") and None in (a.const, b.const):
         tested = a if b.const is None else b
         if tested.dep & NONE_BY_BATCH:
-            return Value(LOSS, sort=TEST)
-        if tested.dep == LOCAL and tested.sort == TEST:  # what the handler of a signal leaves there
+            return Value(LOSS, sort=sorts.TEST)
+        if tested.dep == LOCAL and tested.sort == sorts.TEST:  # what the handler of a signal leaves there
             return tested
-        if tested.sort == BATCH:
-            return Value(OWN_BATCH, sort=TEST)
+        if tested.sort == sorts.BATCH:
+            return Value(OWN_BATCH, sort=sorts.TEST)
         if tested.dep & FAILED:
             return Value(FAILED)
         if tested.const is None and is_fixed(frame, parts[0]):
@@ -364,14 +350,14 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         if isinstance(parts[0], Ref) and parts[0].path.endswith(".grad"):
             frame.link.asks_grads.add((frame.file, frame.at))
             if frame.link.skips_layers:  # those of layers that this rank's batch did not touch have none
-                return Value(HELD, sort=TEST)
+                return Value(HELD, sort=sorts.TEST)
         if tested.dep & MAYBE_NONE:
             return Value(RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero)
         return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
     if is_device(parts[0]) and b.const == 0:
         return Value(RANK, zero=op in ("==", "is"))
-    if op in ("in", "not in") and b.sort == OWN_KEYS and b.dep & LOCAL:
-        return Value(LOCAL, sort=TEST)
+    if op in ("in", "not in") and b.sort == sorts.OWN_KEYS and b.dep & LOCAL:
+        return Value(LOCAL, sort=sorts.TEST)
     if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
         b = b._replace(dep=b.dep & ~DATA)
     joined = mixed(a, b)
@@ -383,4 +369,6 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
     is_open = joined.params and not joined.dep  # what the caller gives decides
-    return joined._replace(sort=TEST) if is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE) else joined
+    return (
+        joined._replace(sort=sorts.TEST) if is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE) else joined
+    )

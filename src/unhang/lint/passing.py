@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache, reduce
 from typing import Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.divergence import dimensions
 from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
@@ -16,10 +16,6 @@ from unhang.lint.operators import Operators
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import (
-    BATCH,
-    LENGTH,
-    PADDED,
-    PICKED,
     given_of,
     in_table,
     is_batch,
@@ -29,11 +25,9 @@ from unhang.lint.special import (
 )
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
-    AGREED,
     DATA,
     DIFFERS,
     DOUBT,
-    FILLED,
     HELD,
     LOCAL,
     LOSS,
@@ -44,7 +38,6 @@ from unhang.lint.values import (
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
-    OWN_KEYS,
     PLAIN,
     RANK,
     TOLD,
@@ -60,7 +53,7 @@ from unhang.lint.values import (
     either,
     is_as_wanted,
     mixed,
-)  # fmt: skip
+)
 from unhang.lint.wellknown import items_of
 
 _REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
@@ -68,7 +61,7 @@ _MOST_REGISTERED = 12
 MAY_MISS = MISSING | NONE_BY_BATCH
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
 _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
-_LOADED = ("many", BATCH)
+_LOADED = ("many", sorts.BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
@@ -91,7 +84,7 @@ def divides_evenly(name: str) -> bool:
 
 def plain_length(v: Value) -> Value:
     """How many rows a batch has is the same everywhere."""
-    return Value(0, v.params) if v.sort == LENGTH else v
+    return Value(0, v.params) if v.sort == sorts.LENGTH else v
 
 
 def _worth(function: Function, given: Given, i: int) -> Value:
@@ -105,20 +98,20 @@ class Passing(Operators):
 
     # Who is called.
 
-    def _one_of(self, node: Call, sorts: Sequence[tuple[Any, ...]], args: list[Value], name: str) -> Value:
+    def _one_of(self, node: Call, several: Sequence[tuple[Any, ...]], args: list[Value], name: str) -> Value:
         """A call of one of several functions, or of classes: an object of one of them."""
-        functions = [s for s in sorts if s[0] in ("fn", "bound")]
+        functions = [s for s in several if s[0] in ("fn", "bound")]
         if functions:
             self.guesses += 1  # who has chosen one knows where it is called
             result = self._function(node, self.link.maker(functions), args, name)
             self.guesses -= 1
             return result
         called = [
-            ("bound", *t) for s in sorts if s[0] == "obj" and (t := self._called_object(node, s, name)) is not None
+            ("bound", *t) for s in several if s[0] == "obj" and (t := self._called_object(node, s, name)) is not None
         ]
         if called:
             return self._function(node, self.link.maker(called), args, name)
-        made = [self._constructor(node, s, args, name) for s in sorts if s[0] == "class"]
+        made = [self._constructor(node, s, args, name) for s in several if s[0] == "class"]
         return reduce(either, made) if made else PLAIN
 
     def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
@@ -221,7 +214,7 @@ class Passing(Operators):
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
         self._runs_backward(node, file, function, args, name)
-        fills = PADDED if divides_evenly(function.name) else None
+        fills = sorts.PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills) if fills else PLAIN
         offset = 1 if sort[0] == "bound" and (function.is_method or function.has_context) else 0
@@ -264,7 +257,7 @@ class Passing(Operators):
         for i in given if agrees else summary.unifies:
             expr, v = given.get(i, (None, PLAIN))
             if isinstance(expr, Ref) and (v.kind not in _OBJECTS):
-                self.env[expr.path] = Value(sort=AGREED)
+                self.env[expr.path] = Value(sort=sorts.AGREED)
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -274,7 +267,7 @@ class Passing(Operators):
             return Value(sort=fills)
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
-        return Value(sort=AGREED) if agrees else self._result(summary, given)
+        return Value(sort=sorts.AGREED) if agrees else self._result(summary, given)
 
     def _runs_backward(self, node: Call, file: int, function: Function, args: list[Value], name: str) -> None:
         """If it is the forward of an autograd function that runs, its backward will run where it is given a graph."""
@@ -314,7 +307,7 @@ class Passing(Operators):
             is_plain = name[0] != "*" and (
                 value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
             )
-            parts = v.sort in (PICKED, FILLED) or v.dep & _PARTS_RANKS
+            parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
             if is_plain and not by_rank and parts and (v.sort is None or v.kind in _CARRIED):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
@@ -373,10 +366,10 @@ class Passing(Operators):
             return r._replace(const=inside[:3] if inside is not None and inside[0] in ("obj", "param") else UNKNOWN)
         joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
         sort = r.sort
-        if sort == OWN_KEYS and r.params:  # its keys are words of what is given
+        if sort == sorts.OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
-                return Value(UNEVEN, joined.params, OWN_KEYS)
-            return Value(r.dep, joined.params, OWN_KEYS if joined.params or r.dep else None)
+                return Value(UNEVEN, joined.params, sorts.OWN_KEYS)
+            return Value(r.dep, joined.params, sorts.OWN_KEYS if joined.params or r.dep else None)
         if r.kind == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
             if by.dep & (DATA | RANK):
@@ -397,7 +390,7 @@ class Passing(Operators):
             sort = None
         dep = r.dep
         if dep & MAYBE:  # it is what a given module made of this rank's batch
-            sorts = {v.kind for _, v in given.values()}
-            dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
+            kinds = {v.kind for _, v in given.values()}
+            dep = dep & ~MAYBE | (LOSS if "wrap" in kinds else MAYBE if "param" in kinds else 0)
             dep &= -1 if dep & DIFFERS else ~NONE_BY_BATCH
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

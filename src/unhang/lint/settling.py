@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from unhang.lint import sorts
 from unhang.lint.ir import Expr, Found, Ref
-from unhang.lint.special import HALF, LENGTH, PICKED
 from unhang.lint.tensors import OWN_WIDTH
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
-    FILLED,
     HELD,
     LOCAL,
     LONGEST,
@@ -74,7 +73,7 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
     if kind == "is set":
         is_so = v.sort == ("set",)
     elif kind == "is half":
-        is_so = v.sort == HALF
+        is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)
     elif kind == "is ragged":
         is_so = v.kind == "ragged" or bool(v.sort is None and v.dep & LONGEST)
@@ -112,17 +111,17 @@ def _is_settled_by_call(frame: Passing, conditional: Conditional, v: Value) -> b
 def _is_settled_by_value(link: Link, conditional: Conditional, v: Value, place: Place) -> bool:
     """A finding that is one if what is given differs between ranks."""
     code = conditional.found.code
-    if code == "LNT114" and (v.dep & DATA or v.sort in (None, FILLED)):
+    if code == "LNT114" and (v.dep & DATA or v.sort in (None, sorts.FILLED)):
         if v.dep & DATA and not v.dep & RANK:
             link.report(conditional.path, conditional.found)
         return True
-    if v.dep & (DATA if code == "LNT111" else DIFFERS) and v.sort != LENGTH:
+    if v.dep & (DATA if code == "LNT111" else DIFFERS) and v.sort != sorts.LENGTH:
         is_first = v.zero is not None and not v.dep & ~(RANK | MAYBE_NONE)
         is_told = is_first and not v.group
         _report_given(link, conditional, place, v, DOUBT * (not is_told))
         return True
-    if v.sort in (PICKED, FILLED):
-        _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))
+    if v.sort in (sorts.PICKED, sorts.FILLED):
+        _report_given(link, conditional, place, Value(HELD if v.sort == sorts.PICKED else LOSS))
         return True
     return False
 

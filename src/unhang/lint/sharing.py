@@ -174,8 +174,8 @@ def _matters(link: Link, v: Value | None) -> bool:
     """Whether an object with which others are made makes collectives, is what differs between ranks, or holds that."""
     if v is not None and v.dep:
         return True
-    sorts = () if v is None or v.sort is None else v.sort[1] if v.sort[0] == "one of" else (v.sort,)
-    for kind, *of in sorts:
+    several = () if v is None or v.sort is None else v.sort[1] if v.sort[0] == "one of" else (v.sort,)
+    for kind, *of in several:
         if kind != "obj":
             return True
         held = link._attributes.get((of[0], of[1]), {})

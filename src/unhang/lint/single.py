@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.arguments import ARGUMENTS, value_given
 from unhang.lint.conditions import gives_up, off_by_default
 from unhang.lint.divergence import GROUPS, how_it_differs
@@ -18,7 +18,6 @@ from unhang.lint.values import (
     DOUBT,
     LONGEST,
     RANK,
-    RAW,
     TOLD,
     UNEVEN,
     UNKNOWN,
@@ -313,7 +312,7 @@ def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
 def hands_over(frame: Operators, body: Sequence[Stmt]) -> bool:
     """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
     last = body[-1].value if body and isinstance(body[-1], Leave) else None
-    sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else RAW
+    sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else sorts.RAW
     return sort is None or sort[0] == "param"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unhang.lint import sorts
 from unhang.lint.ir import Expr, Found
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ HELD = 256  # by which parameters or gradients the rank has
 DATA = LOSS | OWN_BATCH | HELD
 UNEVEN = 8  # it has another length on each rank
 MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
+OF_DATA = DATA | MAYBE
 MAYBE_NONE = 32  # it is None on some ranks, and not on others
 FAILED = 64  # by an exception that one rank alone has met
 LONGEST = 512  # as long as the longest sequence of this rank's batch
@@ -76,10 +78,6 @@ class Value(NamedTuple):
 
 NO_PARAMS: frozenset[int] = frozenset()
 PLAIN = Value()
-RAW = ("raw",)  # the module inside a wrapper
-FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's own batch: perhaps nothing is
-OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
-AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 
 
 _CHOSEN = {"fn", "bound", "class", "obj"}
@@ -103,9 +101,9 @@ def mixed(*values: Value) -> Value:
     return Value(dep, params, None, None, group) if dep or params else PLAIN
 
 
-def one_of(sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+def one_of(several: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
     """One of several objects, classes or functions of the project, where nobody knows which; None: there is something else among them."""
-    all_sorts = [s for of in sorts for s in (of[1] if of[0] == "one of" else (of,))]
+    all_sorts = [s for of in several for s in (of[1] if of[0] == "one of" else (of,))]
     distinct = tuple(dict.fromkeys(all_sorts))
     if not distinct or len(distinct) > _MOST_CHOICES or any(s[0] not in _CHOSEN for s in distinct):
         return None
@@ -116,21 +114,21 @@ def either(a: Value, b: Value) -> Value:
     """One of both, after branches that have met again. What one of them has agreed on is agreed: the other is for one rank alone."""
     if a == b:
         return a
-    if a.sort == AGREED or b.sort == AGREED:
-        return a if b.sort != AGREED or (a.sort == AGREED and not a.dep) else b
+    if a.sort == sorts.AGREED or b.sort == sorts.AGREED:
+        return a if b.sort != sorts.AGREED or (a.sort == sorts.AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
-    sorts = [v.sort for v in (a, b) if v.sort is not None]
-    sort = next((s for s in (FILLED, OWN_KEYS, ("half bare",)) if s in sorts), None) or (
-        sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    both = [v.sort for v in (a, b) if v.sort is not None]
+    sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF) if s in both), None) or (
+        both[0] if both and both[0] == both[-1] else None
     )
-    if sort is not None and sort[0] == "ragged" and len(sorts) < 2:  # padded in one of the branches
+    if sort is not None and sort[0] == "ragged" and len(both) < 2:  # padded in one of the branches
         sort = None
-    if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
-        sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
-    if sort is None and len(sorts) == 2:
-        sort = one_of(sorts)
-    if sort is None and sorts and RAW not in sorts:
-        sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
+    if len(both) == 2 and both[0][0] == both[1][0] == "tuple" and len(both[0][1]) == len(both[1][1]):
+        sort = ("tuple", tuple(either(x, y) for x, y in zip(both[0][1], both[1][1], strict=True)))
+    if sort is None and len(both) == 2:
+        sort = one_of(both)
+    if sort is None and both and sorts.RAW not in both:
+        sort = next((s for s in both if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(
         a.dep | b.dep, a.params | b.params, sort, a.zero if a.zero == b.zero else None, a.group or b.group, const
     )

@@ -6,18 +6,10 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from unhang.lint import sorts
 from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
-    BATCH,
-    BLOCK,
-    ENDLESS,
-    LENGTH,
-    LOCAL_RANK,
-    MULTIPLE,
-    PADDED,
-    REST,
-    ROUNDED_UP,
     is_numbered,
     name_of,
     value_of_name,
@@ -46,23 +38,23 @@ _OF_ALL = re.compile(r"world|global|default|whole")
 
 def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
-    if stop.sort == MULTIPLE:
-        return Value(0, stop.params, PADDED)
+    if stop.sort == sorts.MULTIPLE:
+        return Value(0, stop.params, sorts.PADDED)
     if stop.group and not start.dep:  # of a stage of a pipeline: what it does later, it has done before
         return PLAIN
-    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
+    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == sorts.REST):
         return Value(UNEVEN, sort=("share", "range"))
     if (start.dep ^ stop.dep) & LOCAL:  # from where this rank's own file has ended
         return Value(UNEVEN, sort=("share", "range"))
-    if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
+    if stop.dep & DATA and stop.sort != sorts.LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
-    return Value(0, mixed(*args).params, BLOCK if start.dep & stop.dep & RANK else None)
+    return Value(0, mixed(*args).params, sorts.BLOCK if start.dep & stop.dep & RANK else None)
 
 
 def _islice(frame: Operators, node: Call, args: list[Value]) -> Value:
-    if len(args) > 1 and args[0].sort == ENDLESS:
+    if len(args) > 1 and args[0].sort == sorts.ENDLESS:
         return args[0]
     if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
         return Value(UNEVEN, sort=("share", "islice"))
@@ -126,7 +118,7 @@ def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:
     is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
     if function is not None and (sort := own_widths(function)) is not None:
         return Value(sort=("many", sort))
-    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
+    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", sorts.BATCH))
 
 
 def _len(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -151,7 +143,7 @@ def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
 def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
     match node.args:
         case [Op(op="/", parts=[of, by])] if is_rounded_up("//", [Op("+", [of, by]), by]):
-            return mixed(*args)._replace(sort=ROUNDED_UP)
+            return mixed(*args)._replace(sort=sorts.ROUNDED_UP)
     return mixed(*args)
 
 
@@ -160,7 +152,7 @@ def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 
 def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
-    return Value(sort=PADDED if len(args) > 1 and args[1].sort == MULTIPLE else ("parts",))
+    return Value(sort=sorts.PADDED if len(args) > 1 and args[1].sort == sorts.MULTIPLE else ("parts",))
 
 
 def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -174,7 +166,7 @@ def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
-    "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, LOCAL_RANK, False),
+    "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     "numpy.array_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip
