@@ -95,8 +95,10 @@ def found_in_environment(frame: Operators, name: object, value: Value, line: int
         return
     words = set(frame.function.words)
     nodes = list(nodes_in(frame.function.body))
-    if any(isinstance(n, Set) and n.value == Const("1") and _is_world_size(n.targets[0]) for n in nodes):
-        return
+    for n in nodes:
+        match n:
+            case Set(targets=[Op(op="[]", parts=[_, Const(value="WORLD_SIZE")]), *_], value=Const(value="1")):
+                return
     starts = [n for n in nodes if isinstance(n, Call) and isinstance(n.func, Ref)]
     alone = [n for n in starts if n.func.path.endswith("init_process_group") and isinstance(n.given("rank", 4), Const)]  # type: ignore[union-attr]
     is_rank = ("init_process_group" in words and not alone) or any(
@@ -104,10 +106,6 @@ def found_in_environment(frame: Operators, name: object, value: Value, line: int
     )
     if is_rank and not words & _STARTS_RANKS and not frame.is_under(RANK):
         frame.link.report(frame.path, Found("LNT416", line, 1, {"name": str(name)}))
-
-
-def _is_world_size(target: Expr) -> bool:
-    return isinstance(target, Op) and target.op == "[]" and target.parts[1] == Const("WORLD_SIZE")
 
 
 def _constant(frame: Operators, full: str, node: Call, args: list[Value]) -> None:

@@ -107,7 +107,8 @@ class Calls(Passing):
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            return self._metric(node)
+            is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
+            return PLAIN if is_alone else Value(sort=("wrap", "metric"))
         sort, kind = callee.sort, callee.kind
         if kind == "one of":
             return self._one_of(node, sort[1], args, name)
@@ -173,10 +174,6 @@ class Calls(Passing):
         if full.startswith("torch.distributed.nn."):  # its backward meets as well
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
-
-    def _metric(self, node: Call) -> Value:
-        is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
-        return PLAIN if is_alone else Value(sort=("wrap", "metric"))
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""

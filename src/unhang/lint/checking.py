@@ -101,7 +101,8 @@ def _with_result(
         for found in file.found:
             if not settings.wants(file.path, found.code):
                 continue
-            if _is_silenced(file, found):
+            silenced = file.quiet.get(found.line)
+            if silenced is not None and (not silenced or found.code in silenced):
                 result.silenced += 1
             elif found.calls > settings.depth:
                 result.far += 1
@@ -109,11 +110,6 @@ def _with_result(
                 result.found.append((file.path, found))
     result.found.sort(key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
     return result
-
-
-def _is_silenced(file: File, found: Found) -> bool:
-    codes = file.quiet.get(found.line)
-    return codes is not None and (not codes or found.code in codes)
 
 
 def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache | None, jobs: int) -> list[File]:

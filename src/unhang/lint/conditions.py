@@ -306,16 +306,6 @@ def is_word(e: Expr) -> bool:
     return False
 
 
-def is_fork_test(op: str, parts: list[Expr]) -> bool:
-    """`os.getpid() != self.pid`: whether this is another process than before."""
-    return op in ("==", "!=") and any(name_of(p) == "getpid" for p in parts)
-
-
-def is_device(e: Expr) -> bool:
-    """`args.gpu == 0`: each process has the device of its number on the node."""
-    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")
-
-
 def gives_up(body: Sequence[Stmt], off: Set[str] = frozenset()) -> bool:
     """Whether every way through it ends the rank, or tells the others. `off`: settings that nobody turns on."""
     for s in body:

@@ -86,7 +86,11 @@ class Exchanges:
         for send, take in _pairs(events):
             is_ring = {send.peer, take.peer} == {("after", True), ("before", True)}
             is_new = send.at != take.at or send.is_new
-            if is_new and not _is_of_rank((send, take)) and (is_ring or send.peer == take.peer == ("other", True)):
+            if (
+                is_new
+                and not any(g[2] in ("rank", "parity") for g in (*send.guards, *take.guards))
+                and (is_ring or send.peer == take.peer == ("other", True))
+            ):
                 yield send
                 return
         swaps = [e for e in events if e.op == "swap" and not any(g[2] == "parity" for g in e.guards)]
@@ -206,10 +210,6 @@ def _excludes(a: Event, b: Event) -> bool:
     """Whether no rank comes to both."""
     sides = {(line, side) for line, side, _ in a.guards}
     return any((line, not side) in sides for line, side, _ in b.guards)
-
-
-def _is_of_rank(events: Iterable[Event]) -> bool:
-    return any(g[2] in ("rank", "parity") for e in events for g in e.guards)
 
 
 def _asks(of: _Place, test: Expr) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 from unhang.lint import known, sorts
@@ -92,9 +93,7 @@ class Frame(Blocks):
             if by:
                 self.link.puts[key].add(("", (self.file, self.at), True))
         summary.marks = marks_of(self) if self.marked else {}
-        returned = PLAIN
-        for n, value in enumerate(self._returned):
-            returned = value if n == 0 else either(returned, value)
+        returned = reduce(either, self._returned) if self._returned else PLAIN
         if self._told_by and returned.const is UNKNOWN and returned.sort in (None, sorts.TEST):  # by what is given
             returned = returned._replace(params=returned.params | self._told_by, sort=sorts.TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:

@@ -296,14 +296,13 @@ def set_by_threads(project: Project) -> Iterator[tuple[Kept, Value]]:
                     t.path[5:]
                     for n in x.bindings
                     for t in n.targets
-                    if isinstance(t, Ref) and t.path[:5] == "self." and _is_bool(n.value)
+                    if isinstance(t, Ref)
+                    and t.path[:5] == "self."
+                    and isinstance(n.value, Const)
+                    and isinstance(n.value.value, bool)
                 }
                 yield from (((file, f.owner, name), Value(LOCAL, sort=sorts.TEST)) for name in flags)
                 yield from (((file, f.owner, name), Value(LOCAL, sort=sorts.BESIDE)) for name in containers(x))
-
-
-def _is_bool(e: Expr) -> bool:
-    return isinstance(e, Const) and isinstance(e.value, bool)
 
 
 def note_keys(frame: Operators, owner: str, name: str) -> None:

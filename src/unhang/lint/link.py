@@ -247,17 +247,15 @@ class Link(Makers):
 
     def full_of(self, v: Value) -> str:
         """The full name of a function, class or outside object; empty: it has none."""
-        sort = v.sort
-        if sort is None:
+        if v.kind == "ext":
+            return str(v.sort[1])
+        if v.kind not in ("fn", "class"):
             return ""
-        if sort[0] == "ext":
-            return str(sort[1])
-        if sort[0] == "fn":
-            function = self.project.function(sort[1], sort[2])
-            return (
-                "" if function.owner or function.inside > 0 else f"{self.project.files[sort[1]].module}.{function.name}"
-            )
-        return f"{self.project.files[sort[1]].module}.{sort[2]}" if sort[0] == "class" else ""
+        _, file, of = v.sort
+        function = self.project.function(file, of) if v.kind == "fn" else None
+        if function is not None and (function.owner or function.inside > 0):
+            return ""
+        return f"{self.project.files[file].module}.{of if function is None else function.name}"
 
     # Objects.
 

@@ -62,7 +62,7 @@ class Lowering:
 
     def module(self, tree: ast.Module) -> None:
         """Lowers the whole file."""
-        self._function("<module>", 1, [], [], [], lambda: self._block(tree.body))
+        self._function("<module>", 1, [], [], [], tree)
         if any(not _SPAWNS.isdisjoint(f.words) for f in self.functions):
             calls = (
                 n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args and isinstance(n.args[0], ast.Name)
@@ -73,7 +73,7 @@ class Lowering:
 
     def _function(
         self, name: str, line: int, parameters: list[str], defaults: list[Expr | None], decorators: list[str],
-        body: Callable[[], list[Stmt]],
+        of: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
     ) -> int:  # fmt: skip
         before = self._at, self._words, self._sets, self._yields
         at = len(self.functions)
@@ -81,7 +81,11 @@ class Lowering:
         function = Function(name, line, owner, self._at, parameters, defaults, decorators, [], [], False, packed([]))
         self.functions.append(function)
         self._at, self._words, self._sets, self._yields = at, set(), set(), False
-        function.raw = packed(body())
+        function.raw = packed(
+            [Leave("return", self._expr(of.body), of.lineno, of.col_offset)]
+            if isinstance(of, ast.Lambda)
+            else self._block(of.body)
+        )
         function.words, function.sets = sorted(self._words), sorted(self._sets)
         function.is_generator = self._yields
         self._at, self._words, self._sets, self._yields = before
@@ -95,11 +99,7 @@ class Lowering:
             self._expr(d) if d is not None else None for d in a.kw_defaults
         ]
         if isinstance(node, ast.Lambda):
-            body = node.body
-            return self._function(
-                "<lambda>", node.lineno, parameters, defaults, [],
-                lambda: [Leave("return", self._expr(body), node.lineno, node.col_offset)],
-            )  # fmt: skip
+            return self._function("<lambda>", node.lineno, parameters, defaults, [], node)
         decorators = [d for d in (dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list) if d]
         if a.vararg:
             parameters.append("*" + a.vararg.arg)
@@ -109,15 +109,12 @@ class Lowering:
             for x in (*positional, *a.kwonlyargs)
             if isinstance(x.annotation, ast.Name | ast.Attribute) and _last(x.annotation) in _WRAPPERS
         }
-        statements = node.body
         owner = self._owner
         if self._at > 0:
             self._owner = ""
         rounds, self._syntax.within_loops = self._syntax.within_loops, [node]
         try:
-            at = self._function(
-                node.name, node.lineno, parameters, defaults, decorators, lambda: self._block(statements)
-            )
+            at = self._function(node.name, node.lineno, parameters, defaults, decorators, node)
             self.functions[at].annotated = wrappers
             return at
         finally:

@@ -227,7 +227,7 @@ class Names:
         kind, sort = v.kind, v.sort
         if sort == sorts.AGREED:
             return v
-        if name in self.link.flags and not self.link.project.is_method(name):
+        if name in self.link.flags and not self.link.project.methods_called(name):
             return Value(LOCAL, sort=sorts.TEST)
         if name == "module" and kind in ("", "wrap", "param", "raw", "obj"):
             kept = self.link.attribute(sort, name) if kind == "obj" else None

@@ -11,8 +11,6 @@ from unhang.lint.conditions import (
     implied,
     is_choice,
     is_defined,
-    is_device,
-    is_fork_test,
     is_never_a_rank,
 )
 from unhang.lint.doubts import works
@@ -62,6 +60,7 @@ from unhang.lint.values import (
 
 _OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
 
+_DEVICES = {"gpu", "gpu_id", "local_gpu", "proc_id"}  # each process has that of its number on the node
 _NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
 
 
@@ -279,7 +278,7 @@ class Operators(Names):
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
+            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != sorts.PADDED:
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
@@ -324,7 +323,9 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         return PLAIN
     if is_agreed([a, b]):
         return Value(sort=sorts.AGREED)
-    if is_fork_test(op, parts) or (a.sort in sorts.RANKS and b.sort in sorts.RANKS):
+    # `os.getpid() != self.pid`: whether this is another process than before.
+    is_fork = op in ("==", "!=") and any(name_of(p) == "getpid" for p in parts)
+    if is_fork or (a.sort in sorts.RANKS and b.sort in sorts.RANKS):
         return PLAIN  # a rank and another one: who is a member, perhaps
     if op in ("in", "not in") and (isinstance(a.const, str) or (a.dep == LOCAL and not b.dep)):
         return Value(params=b.params)  # a process asks for its own number in a table of its own
@@ -354,7 +355,7 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         if tested.dep & MAYBE_NONE:
             return Value(RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero)
         return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
-    if is_device(parts[0]) and b.const == 0:
+    if name_of(parts[0]) in _DEVICES and isinstance(parts[0], Ref) and b.const == 0:
         return Value(RANK, zero=op in ("==", "is"))
     if op in ("in", "not in") and b.sort == sorts.OWN_KEYS and b.dep & LOCAL:
         return Value(LOCAL, sort=sorts.TEST)

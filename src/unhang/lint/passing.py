@@ -73,7 +73,7 @@ _OBJECTS = {
     "bound",
     "class",
 }  # whatever is agreed on of their parts, they stay what they are
-_CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
+_CARRIED = {"", "own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
 @cache
@@ -308,7 +308,7 @@ class Passing(Operators):
                 value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
             )
             parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
-            if is_plain and not by_rank and parts and (v.sort is None or v.kind in _CARRIED):
+            if is_plain and not by_rank and parts and v.kind in _CARRIED:
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
                 out[i] = v

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from unhang.lint import known
@@ -55,8 +56,6 @@ class Project:
         self._gates: dict[tuple[int, int], bool] = {}
         self._flags: dict[tuple[str, str], bool] = {}
         self._picked_by: dict[str, bool] = {}
-        self._by_word: dict[str, list[tuple[tuple[int, int], Function]]] | None = None
-        self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def all_functions(self) -> dict[tuple[int, int], Function]:
         """Every function, by its file and number."""
@@ -211,19 +210,18 @@ class Project:
         methods = self.methods_called(name)
         return methods[0][1:] if len(methods) == 1 else None
 
-    def is_method(self, name: str) -> bool:
-        """Whether a class of the project has a method or a property of this name."""
-        return bool(self.methods_called(name))
-
     def methods_called(self, name: str) -> list[tuple[str, int, int]]:
         """Every method of this name: its class in small letters, file, number."""
-        if self._by_name is None:
-            self._by_name = {}
-            for file, classes in enumerate(self._methods):
-                for cls, methods in classes.items():
-                    for method, at in methods.items():
-                        self._by_name.setdefault(method, []).append((cls.rpartition(".")[2].lower(), file, at))
         return self._by_name.get(name, [])
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[tuple[str, int, int]]]:
+        found: dict[str, list[tuple[str, int, int]]] = {}
+        for file, classes in enumerate(self._methods):
+            for cls, methods in classes.items():
+                for method, at in methods.items():
+                    found.setdefault(method, []).append((cls.rpartition(".")[2].lower(), file, at))
+        return found
 
     def is_flag(self, called: str, parameter: str, at: int) -> bool:
         """Whether callers say as they please what is named like a rank: `load(path, rank0=True)`."""
@@ -231,8 +229,7 @@ class Project:
         if key not in self._flags:
             self._flags[key] = False
             for f in (f for of in self.files for f in of.functions if called in f.words):
-                for n in nodes_in(f.body):
-                    given = n.given(parameter, at) if isinstance(n, Call) and name_of(n) == called else None
+                for given in (n.given(parameter, at) for n in calls_in(f.body) if name_of(n) == called):
                     passed = isinstance(given, Ref) and given.path == parameter and parameter in f.parameters
                     if isinstance(given, Const) or (
                         passed and self.is_flag(f.name, parameter, f.parameters.index(parameter) - f.is_method)
@@ -242,12 +239,15 @@ class Project:
 
     def callers_by_name(self, name: str) -> list[tuple[tuple[int, int], Function]]:
         """Every function that calls something of this name."""
-        if self._by_word is None:
-            self._by_word = {}
-            for key, function in self.all_functions().items():
-                for word in function.words:
-                    self._by_word.setdefault(word, []).append((key, function))
         return self._by_word.get(name, [])
+
+    @cached_property
+    def _by_word(self) -> dict[str, list[tuple[tuple[int, int], Function]]]:
+        found: dict[str, list[tuple[tuple[int, int], Function]]] = {}
+        for key, function in self.all_functions().items():
+            for word in function.words:
+                found.setdefault(word, []).append((key, function))
+        return found
 
     def is_sorted_by(self, e: Expr) -> bool:
         """Whether batches are picked elsewhere by whether they have the part that is asked for here: all ranks have it at once, perhaps."""
@@ -275,6 +275,10 @@ class Project:
         own = (file, function.owner)
         below = [(f, n) for _, f, n in others if own in self.bases(f, self.function(f, n).owner)]
         return below[0] if len(below) == 1 else (file, at)
+
+    def all_methods(self, file: int, cls: str) -> list[Function]:
+        """The methods of a class, and of those that it inherits from."""
+        return [self.function(f, at) for f, c in self.bases(file, cls) for at in self.methods_of(f, c).values()]
 
     def methods_of(self, file: int, cls: str) -> dict[str, int]:
         """The methods that a class itself has."""

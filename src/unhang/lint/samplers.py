@@ -69,16 +69,13 @@ def _is_sampler(project: Project, file: int, cls: str) -> bool:
 
 def is_counted(project: Project, file: int, cls: str) -> bool:
     """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks."""
-    own = [
-        project.function(f, at) for f, c in project.bases(file, cls)
-        for name, at in project.methods_of(f, c).items() if name != "__len__"
-    ]  # fmt: skip
+    own = (f for f in project.all_methods(file, cls) if f.name != "__len__")
     return any(map(_counts if _is_sampler(project, file, cls) else _divides, own))
 
 
 def holds_items(project: Project, file: int, cls: str) -> bool:
     """Whether a class is one of data, which has as many items as what it is made of says, and is filled up or cut nowhere."""
-    own = [project.function(f, at) for f, c in project.bases(file, cls) for at in project.methods_of(f, c).values()]
+    own = project.all_methods(file, cls)
     names = {f.name for f in own}
     has_items = "__iter__" in names or {"__len__", "__getitem__"} <= names
     return has_items and not any(map(_counts, own))

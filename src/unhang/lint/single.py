@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.lint import known, sorts
+from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS, value_given
 from unhang.lint.conditions import gives_up, off_by_default
 from unhang.lint.divergence import GROUPS, how_it_differs
@@ -85,10 +85,9 @@ def found_in_call(frame: Operators, name: str, full: str, node: Call, args: list
 
 def _thread(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A thread that makes collectives beside the main one."""
-    given = value_given(node, args, "target", 1) if full == "threading.Thread" else None
-    if given is None:
-        return
-    _beside(frame, node, given[1])
+    given = value_given(node, args, "target", 1)
+    if full == "threading.Thread" and given is not None:
+        _beside(frame, node, given[1])
 
 
 def _submitted(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
@@ -108,8 +107,7 @@ def _submitted(frame: Operators, full: str, node: Call, args: list[Value]) -> No
 
 
 def _beside(frame: Operators, node: Call, given: Value, is_pool: bool = False, args: Sequence[Value] = ()) -> None:
-    sort = given.sort
-    offset = int(sort is not None and sort[0] == "bound")
+    offset = int(given.kind == "bound")
     effects = [
         e for e in _effects_of(frame, given)
         if all(
@@ -117,10 +115,10 @@ def _beside(frame: Operators, node: Call, given: Value, is_pool: bool = False, a
             for i, wanted in e.needs if isinstance(i, int) and 0 <= i - offset < len(args)
         )
     ]  # fmt: skip
-    if sort is not None and effects:
+    if effects:
         found = Found("LNT206", node.line, node.column + 1)
         by = (frame.file, frame.at)
-        frame.link.threads.append(Thread(frame.path, by, sort, effects, found, is_pool, frame.link.when))
+        frame.link.threads.append(Thread(frame.path, by, given.sort, effects, found, is_pool, frame.link.when))
 
 
 def _signal(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
@@ -225,7 +223,7 @@ def found_in_order(frame: Operators, s: Loop, over: Value, made: list[Effect]) -
         return
     words = {"collective": own[0].way[-1].text, "over": s.text}
     found = Found("LNT113", s.line, 1, words, own[0].lines)
-    if is_param and over.sort is not None:
+    if is_param:
         frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
     else:
         frame.link.report(frame.path, found)
@@ -311,9 +309,10 @@ def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
 
 def hands_over(frame: Operators, body: Sequence[Stmt]) -> bool:
     """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
-    last = body[-1].value if body and isinstance(body[-1], Leave) else None
-    sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else sorts.RAW
-    return sort is None or sort[0] == "param"
+    match body:
+        case [*_, Leave(value=Call(func=Ref(path=path)))]:
+            return frame.ref(path).kind in ("", "param")
+    return False
 
 
 def is_broad_handler(handler: Handler) -> bool:

@@ -179,8 +179,9 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         of = args[0].sort if args else None
         is_known = of is not None and of[0] == "many" and of[1][0] in ("layer", "obj", "wrap", "many")
         return args[0] if is_known else Value(sort=("many", ("layer", full)))
+    is_numeric = not full or full.startswith(_NUMBERS)
     is_loss = any(word in full.lower() for word in ("loss", "crit"))
-    if outs and (not full or is_loss or full.startswith(_NUMBERS)):
+    if outs and (is_numeric or is_loss):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
         return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else sorts.TEST)
@@ -191,20 +192,17 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(joined.dep, joined.params, sorts.PADDED)
     if not outs and (name.startswith("pad") or (base.sort == sorts.PADDED and name in _PARTS)):
         return Value(joined.dep, joined.params, sorts.PADDED)
-    if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
-        if (name in _COUNTS and base.sort != sorts.BATCH) or (base.sort == sorts.COUNT and name == "item"):
-            return Value(joined.dep & OF_DATA, joined.params, sorts.COUNT)
-        return Value(joined.dep & OF_DATA, joined.params, sorts.TEST)
-    if name in _TESTS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
-        return Value(0, joined.params, sorts.TEST)
-    if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
+    if is_numeric and name in _TESTS and joined.dep & DATA:
+        is_count = (name in _COUNTS and base.sort != sorts.BATCH) or (base.sort == sorts.COUNT and name == "item")
+        return Value(joined.dep & OF_DATA, joined.params, sorts.COUNT if is_count else sorts.TEST)
+    if is_numeric and name in _SPREADS and joined.dep & OWN_BATCH:
         return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
-    if name in _SPREADS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
-        return Value(0, joined.params)
+    if is_numeric and name in _TESTS | _SPREADS and joined.params and not joined.dep:
+        return Value(0, joined.params, sorts.TEST if name in _TESTS else None)
     if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:
         return base
-    numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
-    return Value(joined.dep & OF_DATA if numeric else base.dep & CHANCE, NO_PARAMS)
+    is_of_data = is_numeric and (full or base.dep & OF_DATA)
+    return Value(joined.dep & OF_DATA if is_of_data else base.dep & CHANCE, NO_PARAMS)
 
 
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
@@ -223,20 +221,18 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(OWN_BATCH, base.params, sorts.COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
-    if (
-        name in ("items", "keys", "values")
-        and base.sort is not None
-        and (base.sort == sorts.BESIDE or (base.sort[0] in ("set", "param") and not base.dep))
-    ):
+    is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "param") and not base.dep)
+    if is_same and name in ("items", "keys", "values"):
         return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
-    if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(
-        a.dep & RANK for a in args
-    ):  # the first shards may have one item more
-        if sorts.PADDED in (base.sort, first.sort):
-            return Value(sort=sorts.PADDED)
-        return Value(UNEVEN, sort=("share", "shard"))
+    is_shard = name == "shard" or full.endswith(".split_dataset_by_node")
+    if is_shard and any(a.dep & RANK for a in args):  # the first shards may have one item more
+        return (
+            Value(sort=sorts.PADDED)
+            if sorts.PADDED in (base.sort, first.sort)
+            else Value(UNEVEN, sort=("share", "shard"))
+        )
     if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.kind == "share":
         return base
     if full == "len":
@@ -265,23 +261,18 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
 
 def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value:
     """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
-    if (
-        full == "min"
-        and plain == 2
-        and joined.dep & RANK
-        and sorts.MULTIPLE not in (args[0].sort, args[1].sort)
-        and (args[0].dep ^ args[1].dep) & RANK
-    ):
+    is_by_one = full == "min" and plain == 2 and (args[0].dep ^ args[1].dep) & RANK
+    if is_by_one and sorts.MULTIPLE not in (args[0].sort, args[1].sort):
         return joined._replace(sort=sorts.REST)
     if full in ("min", "max") and is_agreed([Value(0, a.params) if a.sort == sorts.LENGTH else a for a in args]):
         return Value(sort=sorts.AGREED)
-    many = args[0].sort if args and full != "len" else None
-    many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
+    of = args[0] if args and full != "len" else PLAIN
+    many = of.sort if of.kind not in ("param", "wrap", "obj") else None
     dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
     keep = joined._replace(dep=dep)
     if full == "sorted":
         many = None if many == ("set",) else many
-    elif full in ("set", "frozenset") and not (many is not None and many[0] == "share"):
+    elif full in ("set", "frozenset") and of.kind != "share":
         many = ("set",)
     given = [element(a) for a in args[:plain]]
     if full == "zip":

@@ -134,9 +134,8 @@ def either(a: Value, b: Value) -> Value:
     )
 
 
-Given = dict[
-    int, tuple[Expr, Value]
-]  # what a call gives: the number of the parameter -> the argument, and what it is worth
+# What a call gives: the number of the parameter -> the argument, and what it is worth.
+Given = dict[int, tuple[Expr, Value]]
 
 # What a parameter (by number) or a name must be: true, false, "some", "none", or ("in" or "out", of these constants).
 Wanted = bool | str | tuple[str, tuple[Any, ...]]
