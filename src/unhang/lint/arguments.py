@@ -144,7 +144,7 @@ def found_in_groups(frame: Operators) -> None:
 
 def found_in_handles(frame: Operators) -> None:
     """`work = all_reduce(x, async_op=True)`, and no line of the function knows `work` again."""
-    if not frame.handles or any(f.inside == frame.at for f in frame.link.project.files[frame.file].functions):
+    if not frame.handles or any(f.inside == frame.at for f in frame.source.functions):
         return
     nodes = list(nodes_in(frame.function.body))
     for name, call in frame.handles:

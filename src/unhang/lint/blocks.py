@@ -74,11 +74,7 @@ class Blocks(Branches):
         is_of_batch = not by_batch.isdisjoint(handler.names) and not is_broad
         if is_of_batch:
             dep = LOSS  # as if it were asked here
-        elif any(
-            name in handler.names or not _ALL.isdisjoint(handler.names) or not handler.names
-            for name, dep, _ in raised
-            if dep & ~TOLD
-        ):
+        elif any(dep & ~TOLD and (not handler.names or {name, *_ALL} & {*handler.names}) for name, dep, _ in raised):
             dep = FAILED | RAISED
         if self.own_reads > own_reads and (not handler.names or not _NO_FILE.isdisjoint(handler.names)):
             dep = LOCAL  # a file that others do not look for is not there, perhaps
@@ -125,9 +121,8 @@ class Blocks(Branches):
             end = self.block(s.orelse)
         after = self.env
         ends = []
-        is_fallback = (
-            len(s.body) == 1 and any(e.param < 0 for e in made) and not isinstance(s.body[0], If | Loop | With | Try)
-        )
+        is_one_line = len(s.body) == 1 and not isinstance(s.body[0], If | Loop | With | Try)
+        is_fallback = is_one_line and any(e.param < 0 for e in made)
         for handler in s.handlers:
             self.env = joined_env(before, after)
             ends.append(self._handler(s, handler, made, is_fallback, raised, runs, own_reads))

@@ -268,10 +268,8 @@ class Branches(Calls):
         """Whether the ranks that do not make it as they enter a context make the same call as they leave it, or the other way round."""
         other = _SIDES.get(self.function.name)
         name = effect.way[0].text.removesuffix("()").rpartition(".")[2]
-        return other is not None and any(
-            f.name == other and f.owner == self.function.owner and name in f.words
-            for f in self.link.project.files[self.file].functions
-        )
+        alike = (f for f in self.source.functions if f.name == other and f.owner == self.function.owner)
+        return other is not None and any(name in f.words for f in alike)
 
     def _close_pending(self) -> None:
         """Pairs of `if rank != 0: barrier()` and `if rank == 0: barrier()` are one barrier of all; the rest is found."""

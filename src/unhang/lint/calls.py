@@ -162,10 +162,9 @@ class Calls(Passing):
             self._of_param(node, sort[1], name, args, name)
         if kind in ("out", "of") and name == "backward":
             return self._backward(node, sort)
-        is_same = (kind == "many" and name in ("values", "children", "parameters")) or (
-            kind == "rank" and name == "item"
-        )
-        return base if is_same else None
+        if kind == "many" and name in ("values", "children", "parameters"):
+            return base
+        return base if kind == "rank" and name == "item" else None
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
@@ -193,7 +192,7 @@ class Calls(Passing):
         """Whether the forward of DDP makes no collective: there are no buffers, or it is told to leave them alone."""
         if node.given("broadcast_buffers") == Const(False):
             return True
-        of, file = node.given("module", 0), self.link.project.files[self.file]
+        of, file = node.given("module", 0), self.source
         own = [f for f in file.functions if f is self.function or (f.owner and f.owner == self.function.owner)]
         return of is not None and self.link.buffers.are_missing(file.path, own, of, node.line)
 
@@ -279,9 +278,8 @@ class Calls(Passing):
     def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name."""
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
-        if any(w in ("ddp", "fsdp", "fsdp2") for w in wraps) and any(
-            word in name for word in ("step", "train", "forward", "loss")
-        ):
+        is_step = any(word in name for word in ("step", "train", "forward", "loss"))
+        if is_step and any(w in ("ddp", "fsdp", "fsdp2") for w in wraps):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
 
     def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
@@ -292,9 +290,8 @@ class Calls(Passing):
         if made.op in ("new_group", "device_mesh"):
             group = ""
         is_plain = made.op == "state_dict" and bool(node.args) and is_sharded_later(self.function, node)
-        is_plain |= (
-            f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env if isinstance(node.func, Ref) else False
-        )
+        if isinstance(node.func, Ref):
+            is_plain |= f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env
         doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
         if name.startswith("gather"):
@@ -306,14 +303,9 @@ class Calls(Passing):
                 if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
                 self.env[expr.path] = Value(sort=sorts.AGREED)
-        if (
-            made.op == "new_group"
-            and args
-            and (args[0].dep & RANK or args[0].sort == ("share", "block"))
-            and not self.loops
-        ):
-            found_in_call(self, "new_group", "own members", node, args)
         if made.op == "new_group":
+            if args and (args[0].dep & RANK or args[0].sort == sorts.BLOCK) and not self.loops:
+                found_in_call(self, "new_group", "own members", node, args)
             return Value(sort=("group", name))
         return Value(sort=sorts.AGREED) if made.returns else PLAIN
 

@@ -124,11 +124,8 @@ def works(body: Sequence[Stmt | Expr]) -> bool:
 def is_told_after(frame: Operators, handler: Handler) -> bool:
     """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
     noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
-    later = (
-        [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line]
-        if noted
-        else []
-    )
+    nodes = nodes_in(frame.function.body) if noted else ()
+    later = (n for n in nodes if isinstance(n, Set | Call) and n.line > handler.line)
     for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
         if isinstance(n, Set) and noted & paths_in(n.value):
             noted |= {t.path for t in n.targets if isinstance(t, Ref)}

@@ -86,11 +86,8 @@ class Exchanges:
         for send, take in _pairs(events):
             is_ring = {send.peer, take.peer} == {("after", True), ("before", True)}
             is_new = send.at != take.at or send.is_new
-            if (
-                is_new
-                and not any(g[2] in ("rank", "parity") for g in (*send.guards, *take.guards))
-                and (is_ring or send.peer == take.peer == ("other", True))
-            ):
+            is_of_rank = any(g[2] in ("rank", "parity") for g in (*send.guards, *take.guards))
+            if is_new and not is_of_rank and (is_ring or send.peer == take.peer == ("other", True)):
                 yield send
                 return
         swaps = [e for e in events if e.op == "swap" and not any(g[2] == "parity" for g in e.guards)]

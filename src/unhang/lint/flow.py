@@ -154,9 +154,7 @@ class Frame(Blocks):
         if (place := place_of(s.value)) is not None:
             fill(self, place)
         match s.value:
-            case Call(func=Ref(path=path)) if (
-                path.endswith((".append", ".extend")) and self.ref(path[:-7]).dep & UNEVEN
-            ):
+            case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend") and self.ref(path[:-7]).dep & UNEVEN:
                 self.env[path[:-7]] = Value(sort=sorts.PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0

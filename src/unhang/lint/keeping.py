@@ -61,11 +61,8 @@ def marks_of(frame: Operators) -> dict[tuple[int, str], Value]:
         if at or not frame.function.is_method:
             for path, v in frame.env.items():
                 head, _, name = path.partition(".")
-                if (
-                    head == parameter
-                    and name in frame.marked
-                    and (v.dep & DIFFERS or v.params or v.sort == sorts.AGREED)
-                ):
+                is_told = v.dep & DIFFERS or v.params or v.sort == sorts.AGREED
+                if head == parameter and name in frame.marked and is_told:
                     marks[at, name] = v
     return marks
 
@@ -320,7 +317,7 @@ def is_dictionary(frame: Operators, path: str) -> bool:
     if known is None:
         functions = [frame.function]
         if of_object:
-            functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
+            functions = [f for f in frame.source.functions if f.owner == frame.function.owner]
         bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in n.pairs())
         known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
         frame.link.dictionaries[key] = known

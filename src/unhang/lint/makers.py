@@ -42,14 +42,10 @@ class Makers:
             return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
-        if sort[0] in ("out", "of"):
-            of = sort[1]
-            made = (
-                Effect("backward", "", (), of.partition(" ")[0])
-                if sort[0] == "out"
-                else Effect("call", "", (), "", of, method)
-            )
-            return (made,) if method == "backward" else ()
+        if sort[0] == "out":
+            return (Effect("backward", "", (), sort[1].partition(" ")[0]),) if method == "backward" else ()
+        if sort[0] == "of":
+            return (Effect("call", "", (), "", sort[1], method),) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
             return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
         if sort[0] == "obj":

@@ -51,8 +51,8 @@ class Names:
 
     def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
         self.link, self.file, self.at = link, file, at
-        of = link.project.files[file]
-        self.path, self.function = of.path, of.functions[at]
+        self.source = link.project.files[file]
+        self.path, self.function = self.source.path, self.source.functions[at]
         self.env: dict[str, Value] = {}  # names, and attributes that were set here
         self.outer = link.environment(file, at)
         self.effects: list[Effect] = []
@@ -264,13 +264,10 @@ class Names:
             self.ask(sort, name)
         found = self.link.attribute(sort, name)
         if found is None:
-            at = (
-                self.link.project.method(sort[1], sort[2], "forward")
-                if sort[0] == "class" and name == "apply"
-                else None
-            )
-            is_autograd = at is not None and self.link.project.function(*at).has_context
-            return Value(sort=("bound", *at)) if at is not None and is_autograd else None
+            is_apply = sort[0] == "class" and name == "apply"  # of an autograd function
+            at = self.link.project.method(sort[1], sort[2], "forward") if is_apply else None
+            has_context = at is not None and self.link.project.function(*at).has_context
+            return Value(sort=("bound", *at)) if at is not None and has_context else None
         if name in _TENSOR_FACTS:
             return found._replace(dep=found.dep & ~DATA)
         is_open = found.sort is None and not found.dep and is_in_flight(name)

@@ -221,12 +221,11 @@ class Operators(Names):
         both = either(a, b)
         if is_half(a, b) and parts_graphs(self, parts[0], test):
             both = both._replace(sort=sorts.HALF)
-        if (
-            (a.const is None) != (b.const is None)
-            and asks_if_there(parts[0], parts[2] if a.const is None else parts[1])
-            and ((a.dep | b.dep) & OWN_BATCH or any(special.is_batch(p.partition(".")[0]) for p in paths_in(parts[0])))
-            and not self.link.project.is_sorted_by(parts[0])
-        ):
+        is_of_batch = (a.dep | b.dep) & OWN_BATCH or any(
+            special.is_batch(p.partition(".")[0]) for p in paths_in(parts[0])
+        )
+        may_miss = (a.const is None) != (b.const is None) and asks_if_there(parts[0], parts[1 + (a.const is None)])
+        if may_miss and is_of_batch and not self.link.project.is_sorted_by(parts[0]):
             both = both._replace(dep=both.dep | MISSING)
         if (a.dep ^ b.dep) & UNEVEN and test.kind == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)
@@ -282,14 +281,9 @@ class Operators(Names):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
-            if (
-                lower.dep & RANK
-                and upper.dep & RANK
-                and lower.sort == upper.sort == sorts.ROUNDED_UP
-                and v.sort != sorts.PADDED
-            ):
-                return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
+                if lower.sort == upper.sort == sorts.ROUNDED_UP and v.sort != sorts.PADDED:
+                    return Value(UNEVEN, sort=("share", "rest"))
                 return Value(v.dep, v.params, sorts.BLOCK if v.sort != sorts.PADDED else None)
             if (part := special.sort_of_slice(upper, step)) is not None:
                 return Value(v.dep, v.params, part)
@@ -370,6 +364,5 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
     is_open = joined.params and not joined.dep  # what the caller gives decides
-    return (
-        joined._replace(sort=sorts.TEST) if is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE) else joined
-    )
+    is_test = is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE)
+    return joined._replace(sort=sorts.TEST) if is_test else joined

@@ -256,7 +256,7 @@ class Passing(Operators):
         )
         for i in given if agrees else summary.unifies:
             expr, v = given.get(i, (None, PLAIN))
-            if isinstance(expr, Ref) and (v.kind not in _OBJECTS):
+            if isinstance(expr, Ref) and v.kind not in _OBJECTS:
                 self.env[expr.path] = Value(sort=sorts.AGREED)
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
@@ -299,9 +299,7 @@ class Passing(Operators):
         by_rank = summary.returns.dep & RANK and not summary.effects
         if not summary.effects and not by_rank:
             return frozenset()
-        asked = (
-            {i for e in summary.effects for i, _ in e.needs} if not by_rank else set(range(len(function.parameters)))
-        )
+        asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else {*range(len(function.parameters))}
         for i, name in enumerate(function.parameters):
             v = _worth(function, given, i)
             is_plain = name[0] != "*" and (

@@ -107,13 +107,10 @@ class Project:
         if name in of.names:
             return self.find_full(file, of.names[name], depth + 1)
         for star, full in of.names.items():
-            if (
-                star[0] == "*"
-                and (module := self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file)) is not None
-            ):
-                found = self.find(module, name, depth + 1)
-                if found is not None:
-                    return found
+            module = self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file) if star[0] == "*" else None
+            found = self.find(module, name, depth + 1) if module is not None else None
+            if found is not None:
+                return found
         return None
 
     def find_full(self, file: int, full: str, depth: int = 0) -> Symbol | None:

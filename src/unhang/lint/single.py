@@ -74,9 +74,8 @@ def found_in_call(frame: Operators, name: str, full: str, node: Call, args: list
     if name == "gathered":
         _tensors(frame, Collective(full), node, args, True)
         alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
-        if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
-            frame.link.project.files[frame.file].functions
-        ):
+        alone |= any(v.dep & LONGEST for v in args)
+        if alone and not is_padded_to_a_length(frame.source.functions):
             frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
@@ -94,15 +93,9 @@ def _submitted(frame: Operators, full: str, node: Call, args: list[Value]) -> No
     """A function that is handed to a thread of a pool, or to a timer."""
     at = {"submit": 0, "to_thread": 0}.get(full.rpartition(".")[2] or _text(node).rpartition(".")[2], 1)
     owner = _text(node).lower()
-    has_threads = any(
-        n.startswith(("threading", "asyncio", "concurrent"))
-        for n in frame.link.project.files[frame.file].names.values()
-    )
-    if len(args) > at and (
-        full == "threading.Timer"
-        or "to_thread" in owner
-        or (has_threads and ("executor" in owner or "thread" in owner))
-    ):
+    has_threads = any(n.startswith(("threading", "asyncio", "concurrent")) for n in frame.source.names.values())
+    is_of_pool = has_threads and ("executor" in owner or "thread" in owner)
+    if len(args) > at and (full == "threading.Timer" or "to_thread" in owner or is_of_pool):
         _beside(frame, node, args[at], True, args[at + 1 :])
 
 
