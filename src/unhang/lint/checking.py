@@ -154,19 +154,15 @@ def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> 
 
 def _helpers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:
     """Files without a hint of their own in which a class that is imported may count bad epochs, average losses or give each rank its share."""
-    by_stem: dict[str, list[str]] = {}
-    for path, file in files.items():
-        if not file.is_parsed and not file.reason and may_help(contents[path]):
-            folder, name = os.path.split(path)
-            by_stem.setdefault(os.path.basename(folder) if name == "__init__.py" else name[:-3], []).append(path)
-    found: dict[str, bytes] = {}
-    for path, file in files.items() if by_stem else ():
+    useful = {p for p, f in files.items() if not f.is_parsed and not f.reason and may_help(contents[p])}
+    splits = map(os.path.split, useful)
+    stems = {os.path.basename(folder) if name == "__init__.py" else name[:-3] for folder, name in splits}
+    found: set[str | None] = set()
+    for path, file in files.items() if stems else ():
         for full in file.names.values() if file.is_parsed else ():
-            if not by_stem.keys().isdisjoint(full.split(".")[-2:]):
-                at = link.buffers.file_of(path, full)
-                if at is not None and not files[at].is_parsed and not files[at].reason and may_help(contents[at]):
-                    found[at] = contents[at]
-    return found
+            if not stems.isdisjoint(full.split(".")[-2:]):
+                found.add(link.buffers.file_of(path, full))
+    return {p: contents[p] for p in sorted(useful & found)}
 
 
 def _read_all(contents: dict[str, bytes], jobs: int, is_wanted: bool) -> Iterator[tuple[File, bytes]]:

@@ -38,6 +38,7 @@ from unhang.lint.values import (
 
 _DEEPEST = 40
 _WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"}
+_NO_NAMES = {"<module>", "<lambda>", ""}
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
@@ -82,7 +83,6 @@ class Link(Makers):
         self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
         self.outside: dict[Kept, list[Outside]] = {}  # each value once
         self.pending: list[Outside] = []  # what others have set
-        self._setters: dict[tuple[int, str], set[Asked]] = {}  # functions that set attributes of objects of a class
         self.whole = self._kept_whole(files)
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
         self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
@@ -106,7 +106,7 @@ class Link(Makers):
 
     def roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
-        words = {*known.WORDS, "[]"}
+        words, trains = {*known.WORDS, "[]"}, self.wraps or self.trains
         todo = self.project.all_functions()
         filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
             f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
@@ -120,25 +120,17 @@ class Link(Makers):
                 yield file, 0
         while True:
             found = [
-                k
-                for k, f in todo.items()
-                if f.is_generator
-                or f.name == "__iter__"
-                or not words.isdisjoint(f.words)
-                or k in asking
+                k for k, f in todo.items()
+                if f.is_generator or f.name == "__iter__" or not words.isdisjoint(f.words) or k in asking
                 or any(d.rpartition(".")[2] in words for d in f.decorators)
-                or ((self.wraps or self.trains) and f.name == "forward" and not filters.isdisjoint(f.words))
-                or ((self.wraps or self.trains) and f.owner and not known.DRAWS.isdisjoint(f.words))
-            ]
+                or (trains and f.name == "forward" and not filters.isdisjoint(f.words))
+                or (trains and f.owner and not known.DRAWS.isdisjoint(f.words))
+            ]  # fmt: skip
             if not found:
                 return
             for key in found:
                 function = todo.pop(key)
-                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - {
-                    "<module>",
-                    "<lambda>",
-                    "",
-                }
+                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - _NO_NAMES
                 words |= {"apply"} if function.has_context else set()
                 if function.inside <= 0:
                     yield key
@@ -310,7 +302,6 @@ class Link(Makers):
     def set_attribute(self, file: int, cls: str, name: str, value: Value) -> None:
         """A method sets an attribute of `self`."""
         if self._following:
-            self._setters.setdefault((file, cls), set()).add(self._following[-1])
             self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
         if value.kind == "param":
