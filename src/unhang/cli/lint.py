@@ -28,7 +28,7 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @click.option(
     "--depth",
     type=click.IntRange(min=1),
-    help="How many calls may lead to the collective, if conditions stand on the way; a doubt counts as four. Default: 3.",
+    help="How many calls may lead to the collective if conditions stand on the way; each doubt counts as four. Default: 3.",
 )
 @click.option("--fix", is_flag=True, help="Fix what can be fixed without changing what the program does.")
 @click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also fixes that may change results or speed.")

@@ -120,7 +120,7 @@ def _cells(data: bytes) -> tuple[bytes, str]:
         cells = json.loads(data)["cells"]
         texts = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return b"", "it is no notebook that can be read"
+        return b"", "it is not a notebook that can be read"
     lines = [line for text in texts for line in [*text.split("\n"), ""]]
     return "\n".join("" if line.lstrip().startswith(("%", "!", "?")) else line for line in lines).encode(), ""
 
