@@ -67,7 +67,7 @@ _WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "f
 
 
 class Frame(Blocks):
-    """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
+    """The run of one function, statement by statement."""
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""

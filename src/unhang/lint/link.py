@@ -239,12 +239,13 @@ class Link(Makers):
 
     def full_of(self, v: Value) -> str:
         """The full name of a function, class or outside object; empty: it has none."""
-        if v.kind == "ext":
+        kind = v.kind
+        if kind == "ext":
             return str(v.sort[1])
-        if v.kind not in ("fn", "class"):
+        if kind not in ("fn", "class"):
             return ""
         _, file, of = v.sort
-        function = self.project.function(file, of) if v.kind == "fn" else None
+        function = self.project.function(file, of) if kind == "fn" else None
         if function is not None and (function.owner or function.inside > 0):
             return ""
         return f"{self.project.files[file].module}.{of if function is None else function.name}"

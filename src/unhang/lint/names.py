@@ -86,7 +86,7 @@ class Names:
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._empty: set[str] = set()
         self._filled: set[str] = set()
-        # What becomes of it a summary.
+        # What goes into the summary.
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
         self.keeps: dict[str, Value] = {}
