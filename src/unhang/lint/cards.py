@@ -17,6 +17,8 @@ from unhang.lint.ir import Found
 from unhang.read.files import nearest_table
 
 HEADINGS = {"detects": "What it detects", "hangs": "Why it hangs", "fix": "How to fix"}
+_KEYS = {"select", "extend-select", "ignore", "per-file-ignores", "exclude", "depth"}
+DEPTH = 3  # of those that are further away one in six was right, in code that the rules had not seen
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,6 @@ def _codes(words: Iterable[str]) -> set[str]:
             raise WrongUsage(f"there is no lint rule {word!r}; 'unhang lint --list' shows them")
         found |= codes
     return found
-
-
-_KEYS = {"select", "extend-select", "ignore", "per-file-ignores", "exclude", "depth"}
-DEPTH = 3  # of those that are further away one in six was right, in code that the rules had not seen
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,10 @@ _GIVEN = re.compile(rb"\b(?:import|,|\()[ \t]*(\w+)")  # what may be imported he
 _ROUNDS = 3  # files that lead to a collective by way of other such files
 _SMALL = 1_000_000  # bytes beside what is worth a look anyway: so few are read as well
 _CHUNK = 1_500_000  # bytes for one process at a time
+FOLDER = Path(".unhang_cache") / "lint"
+_MOST_RESULTS = 8
+_FILES = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
+_RESULT = msgspec.msgpack.Decoder(list[File])
 
 
 @dataclass
@@ -225,12 +229,6 @@ def _below(folder: str, settings: LintSettings) -> Iterator[str]:
             path = os.path.join(base, name)
             if name.endswith((".py", ".ipynb")) and not settings.excludes(path) and os.path.isfile(path):
                 yield path
-
-
-FOLDER = Path(".unhang_cache") / "lint"
-_MOST_RESULTS = 8
-_FILES = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
-_RESULT = msgspec.msgpack.Decoder(list[File])
 
 
 @once

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from unhang.lint.project import Project
 
 _BARS = {"tqdm", "trange", "ProgressBar"}
+_WAITS = {"join", "result", "wait", "as_completed", "shutdown", "synchronize"}
+_PUTS_IN = {"append", "extend", "add", "update"}
 
 
 def keep(frame: Operators, name: str, value: Value) -> Value:
     """What an attribute is worth that a method sets, also under conditions on what it was given; noted for those who call the method."""
     params = value.params.union(*(c.value.params for c, *_ in frame.conditions)) - {0}
-    if not params or (value.kind in ("param", "fn", "bound", "obj", "class")):
+    if not params or value.kind in ("param", "fn", "bound", "obj", "class"):
         return value
     is_flag = isinstance(value.const, bool) or value.sort == sorts.TEST
     kept = Value(value.dep, params, sorts.TEST if is_flag else None)
@@ -137,10 +139,6 @@ def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Give
             frame.env[f"{owner}.{name}"] = Value(
                 by.dep & (LOSS | MAYBE), by.params if owner == "self" else NO_PARAMS, kept.sort
             )
-
-
-_WAITS = {"join", "result", "wait", "as_completed", "shutdown", "synchronize"}
-_PUTS_IN = {"append", "extend", "add", "update"}
 
 
 def is_new_dictionary(e: Expr) -> bool:
