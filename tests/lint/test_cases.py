@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.lint.cards import all_cards, chosen
+from unhang.lint.cards import LintSettings, all_cards, chosen
 from unhang.lint.checking import lint_paths
-from unhang.lint.settings import LintSettings
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
 ALL = 9  # calls: also what is shown with --depth only

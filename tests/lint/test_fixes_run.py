@@ -9,10 +9,9 @@ import pytest
 
 from tests import warm
 from tests.slowness import slowness
-from unhang.lint.cards import chosen
+from unhang.lint.cards import LintSettings, chosen
 from unhang.lint.checking import lint_text
-from unhang.lint.fixing import mended
-from unhang.lint.settings import LintSettings
+from unhang.lint.reading import mended
 
 PROGRAM = """
 import sys

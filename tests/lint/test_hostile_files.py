@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from unhang.lint.cards import LintSettings
 from unhang.lint.checking import lint_paths, lint_text
-from unhang.lint.settings import LintSettings
 
 GOOD = b"import torch.distributed as dist\n\ndef f(rank):\n    if rank == 0:\n        dist.barrier()\n"
 UNREADABLE = {

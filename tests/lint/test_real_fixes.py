@@ -21,9 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.lint.cards import chosen
+from unhang.lint.cards import LintSettings, chosen
 from unhang.lint.checking import lint_paths
-from unhang.lint.settings import LintSettings
 
 PAIRS = Path(__file__).parent / "fixes"
 FOUND = {

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from unhang.lint import sharing
+from unhang.lint.cards import LintSettings
 from unhang.lint.checking import LintResult, lint_paths
 from unhang.lint.link import Link
-from unhang.lint.settings import LintSettings
 
 # The threads of a runner of tests do nothing that a fork could leave half done.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

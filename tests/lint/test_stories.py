@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from benchmarks.hangbench.cases import own_faults
 
-from unhang.lint.cards import chosen
+from unhang.lint.cards import LintSettings, chosen
 from unhang.lint.checking import LintResult, lint_text
-from unhang.lint.settings import LintSettings
 
 STORIES = Path(__file__).parents[2] / "examples" / "stories"
 FAULTS = {

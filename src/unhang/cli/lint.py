@@ -12,8 +12,8 @@ from unhang.cli.console import format_option, log, output_option, wants_color, w
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
+    from unhang.lint.cards import LintSettings
     from unhang.lint.checking import LintResult
-    from unhang.lint.settings import LintSettings
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab")
 FOUND, UNREADABLE = 1, 2
@@ -28,7 +28,7 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @click.option(
     "--depth",
     type=click.IntRange(min=1),
-    help="How many calls may lead to the collective, if conditions stand on the way; a doubt counts as four. Default: 3.",
+    help="How many calls may lead to the collective if conditions stand on the way; each doubt counts as four. Default: 3.",
 )
 @click.option("--fix", is_flag=True, help="Fix what can be fixed without changing what the program does.")
 @click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also fixes that may change results or speed.")
@@ -61,7 +61,7 @@ def command(
     extend-select, ignore, per-file-ignores, exclude and depth.
     """
     from unhang.lint import report
-    from unhang.lint.settings import read_settings
+    from unhang.lint.cards import read_settings
 
     if is_list:
         write_out(report.listing().encode(), output)
@@ -80,8 +80,8 @@ def command(
     settings = read_settings(first, on, more, off, depth)
     result = _judged(paths, settings, no_cache, jobs, stdin_filename)
     if fix or diff:
-        from unhang.lint.fixing import diff as as_patch
-        from unhang.lint.fixing import mended_files
+        from unhang.lint.reading import diff as as_patch
+        from unhang.lint.reading import mended_files
 
         files = mended_files(result.found, unsafe_fixes)
         if diff:
@@ -100,8 +100,7 @@ def command(
 def _judged(
     paths: tuple[str, ...], settings: LintSettings, no_cache: bool, jobs: int, stdin_filename: str
 ) -> LintResult:
-    from unhang.lint.cache import Cache
-    from unhang.lint.checking import lint_paths, lint_text
+    from unhang.lint.checking import Cache, lint_paths, lint_text
 
     if paths == ("-",):
         return lint_text(stdin_filename, sys.stdin.buffer.read(), settings)

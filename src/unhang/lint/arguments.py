@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, nodes_in
-from unhang.lint.special import LOCAL_RANK, TEST, is_batch, is_none, name_of, value_of_name
+from unhang.lint import known, sorts
+from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
+from unhang.lint.special import is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.flow import Frame
     from unhang.lint.link import Link
+    from unhang.lint.operators import Operators
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
@@ -25,49 +25,43 @@ _SOURCE_AT = {
 }  # fmt: skip
 
 
-def _add(frame: Frame, code: str, node: Call, variant: str = "", **words: str) -> None:
-    frame.link.report(frame.path, Found(code, node.line, node.column + 1, words, [], [], False, variant))
-
-
-def _value(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
+def value_given(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
+    """The argument of this name, or at this position, and what it is worth."""
     e = node.given(name, at)
     return None if e is None else (e, args[next(i for i, a in enumerate(node.args) if a is e)])
 
 
-def _source(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _source(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """`broadcast(x, src=rank)`: every rank names itself. Under a condition on the rank it may name the one it is for."""
     last = full.rpartition(".")[2]
     at = _SOURCE_AT.get(last, -1)
     if known.collective(full) is None or not full.startswith("torch.distributed.") or node.given("group", at + 1):
         return
-    given = _value(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
-    if given is None or given[1].sort not in (("rank",), LOCAL_RANK) or not isinstance(given[0], Ref | Call):
+    given = value_given(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
+    if given is None or given[1].sort not in (("rank",), sorts.LOCAL_RANK) or not isinstance(given[0], Ref | Call):
         return
     if isinstance(given[0], Ref) and given[0].path in frame.function.parameters:  # of the caller's choice
         return
-    if not any(c.value.dep & RANK for c, *_ in frame.conditions) and not _is_one_way(frame.function, node):
-        _add(frame, "LNT112", node, call=last)
+    if not frame.is_under(RANK) and not _is_one_way(frame.function, node):
+        frame.found("LNT112", node, call=last)
 
 
 def _is_one_way(function: Function, node: Call) -> bool:
     """Whether the other branch of a condition makes the same call: the rank that has the value names itself, the others name it."""
     for n in nodes_in(function.body):
         if isinstance(n, If):
-            sides = [
-                [c for c in nodes_in(side) if isinstance(c, Call) and c.func == node.func]
-                for side in (n.body, n.orelse)
-            ]
+            sides = [[c for c in calls_in(side) if c.func == node.func] for side in (n.body, n.orelse)]
             if all(sides) and any(c is node or c == node for side in sides for c in side):
                 return True
     return False
 
 
-def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _init(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """The number of a rank on its node, given as its number in the job; an address that each rank makes up."""
     if not full.startswith("torch.distributed."):
         return
     frame.has_limit |= node.given("timeout", 2) is not None
-    rank, address = _value(node, args, "rank", 4), _value(node, args, "init_method", 1)
+    rank, address = value_given(node, args, "rank", 4), value_given(node, args, "init_method", 1)
     if (
         address is not None
         and address[1].dep & LOCAL
@@ -75,14 +69,14 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         and node.given("backend", 0) != Const("mpi")
         and node.given("world_size", 3) != Const(1)
     ):
-        _add(frame, "LNT416", node, "", name="init_method")
+        frame.found("LNT416", node, name="init_method")
     if rank is None or _is_one_node(frame.function, node):
         return
     whole = next((n for n in _WHOLE_RANKS if frame.env.get(n, Value()).dep & RANK), None)
-    if rank[1].sort == LOCAL_RANK:
-        _add(frame, "LNT415", node, "", whole="RANK")
+    if rank[1].sort == sorts.LOCAL_RANK:
+        frame.found("LNT415", node, whole="RANK")
     elif whole is not None and isinstance(rank[0], Ref) and rank[0].path in ("rank", "gpu", "local_rank"):
-        _add(frame, "LNT415", node, "", whole=whole)
+        frame.found("LNT415", node, whole=whole)
 
 
 def _is_one_node(function: Function, node: Call) -> bool:
@@ -95,42 +89,40 @@ def _is_one_node(function: Function, node: Call) -> bool:
     return is_here or node.given("backend", 0) == Const("fake")
 
 
-def found_in_environment(frame: Frame, name: object, value: Value, line: int) -> None:
+def found_in_environment(frame: Operators, name: object, value: Value, line: int) -> None:
     """The address of the rendezvous, made up by a process that is one of the ranks."""
     if name not in ("MASTER_PORT", "MASTER_ADDR") or not value.dep & LOCAL or value.params:  # who calls may give it
         return
     words = set(frame.function.words)
     nodes = list(nodes_in(frame.function.body))
-    if any(isinstance(n, Set) and n.value == Const("1") and _is_world_size(n.targets[0]) for n in nodes):
-        return
+    for n in nodes:
+        match n:
+            case Set(targets=[Op(op="[]", parts=[_, Const(value="WORLD_SIZE")]), *_], value=Const(value="1")):
+                return
     starts = [n for n in nodes if isinstance(n, Call) and isinstance(n.func, Ref)]
     alone = [n for n in starts if n.func.path.endswith("init_process_group") and isinstance(n.given("rank", 4), Const)]  # type: ignore[union-attr]
     is_rank = ("init_process_group" in words and not alone) or any(
         known.rank_kind(p) for p in frame.function.parameters
     )
-    if is_rank and not words & _STARTS_RANKS and not any(c.value.dep & RANK for c, *_ in frame.conditions):
+    if is_rank and not words & _STARTS_RANKS and not frame.is_under(RANK):
         frame.link.report(frame.path, Found("LNT416", line, 1, {"name": str(name)}))
 
 
-def _is_world_size(target: Expr) -> bool:
-    return isinstance(target, Op) and target.op == "[]" and target.parts[1] == Const("WORLD_SIZE")
-
-
-def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _constant(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A tensor that wants gradients, made for a batch without anything in it: a loss that no parameter is in."""
     if node.given("requires_grad") != Const(True) or not full.startswith("torch.") or not frame.link.wraps:
         return
     by_data = next((c for c, *_ in frame.conditions if c.value.dep & DATA and not c.value.dep & RANK), None)
     if by_data is not None:
-        _add(frame, "LNT114", node, condition=by_data.text)
+        frame.found("LNT114", node, condition=by_data.text)
         return
     for cause, *_ in frame.conditions[-1:]:  # the caller knows whether it is of the batch
-        for i in cause.value.params if cause.value.sort == TEST else ():
+        for i in cause.value.params if cause.value.sort == sorts.TEST else ():
             found = Found("LNT114", node.line, node.column + 1, {"condition": cause.text})
             frame.later.append(Conditional(i, "", found, frame.path))
 
 
-def _group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _group(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A group that is made without the limit which the job's own was given."""
     made = known.collective(full)
     is_given = any(n in node.names for n in ("timeout", "pg_options", "backend_override", ""))
@@ -140,7 +132,7 @@ def _group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         frame.link.without_limit[frame.path, node.line] = found
 
 
-def found_in_groups(frame: Frame) -> None:
+def found_in_groups(frame: Operators) -> None:
     """The groups that are made where the job's own was given a limit, told once."""
     places = (e.way[-1] for e in frame.effects if e.op in ("new_group", "device_mesh"))
     for place in places if frame.has_limit else ():
@@ -150,9 +142,9 @@ def found_in_groups(frame: Frame) -> None:
             return
 
 
-def found_in_handles(frame: Frame) -> None:
+def found_in_handles(frame: Operators) -> None:
     """`work = all_reduce(x, async_op=True)`, and no line of the function knows `work` again."""
-    if not frame.handles or any(f.inside == frame.at for f in frame.link.project.files[frame.file].functions):
+    if not frame.handles or any(f.inside == frame.at for f in frame.source.functions):
         return
     nodes = list(nodes_in(frame.function.body))
     for name, call in frame.handles:
@@ -160,13 +152,7 @@ def found_in_handles(frame: Frame) -> None:
         used = sum(isinstance(n, Ref) and n.path.partition(".")[0] == name for n in nodes)
         if used <= bound:
             text = call.func.path if isinstance(call.func, Ref) else "call"
-            _add(frame, "LNT305", call, "", call=text.rpartition(".")[2])
-
-
-def found_in_rest(frame: Frame) -> None:
-    """What shows at the end of a function."""
-    found_in_handles(frame)
-    found_in_groups(frame)
+            frame.found("LNT305", call, call=text.rpartition(".")[2])
 
 
 def parameter_value(link: Link, file: int, function: Function, i: int, name: str) -> Value:
@@ -188,15 +174,13 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         return Value(0, frozenset((i,)), ("param", i))
     if by_name is not PLAIN or name[0] == "*":
         return by_name
-    at = i - (len(function.parameters) - len(function.defaults))
-    default = function.defaults[at] if 0 <= at < len(function.defaults) else None
-    is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
+    is_data = is_batch(name) and function.name != "__init__" and is_none(function.default_of(i))
     return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
 
 
 def is_sharded_later(function: Function, node: Call) -> bool:
     """Whether the module that a call gets is given to something that shards it after that: now it is whole on this rank."""
-    later = (n for n in nodes_in(function.body) if isinstance(n, Call) and n.line > node.line)
+    later = (n for n in calls_in(function.body) if n.line > node.line)
     return any(_SHARDS.search(name_of(n).lower()) and node.args[0] in n.args for n in later)
 
 
@@ -205,7 +189,7 @@ def name_at(node: Call) -> str:
     return node.args[0].path if node.args and isinstance(node.args[0], Ref) else ""
 
 
-ARGUMENTS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
+ARGUMENTS: dict[str, Callable[[Operators, str, Call, list[Value]], None]] = {
     **dict.fromkeys(_SOURCE_AT, _source), **dict.fromkeys(("zeros", "tensor", "ones", "full"), _constant),
     "init_process_group": _init, **dict.fromkeys(("new_group", "init_device_mesh", "DeviceMesh"), _group),
 }  # fmt: skip

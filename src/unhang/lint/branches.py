@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from unhang.lint import sorts
 from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
     as_condition,
@@ -24,24 +25,29 @@ from unhang.lint.conditions import (
     picks_grads,
     tells,
 )
-from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
+from unhang.lint.divergence import (
+    BEFORE_IT,
+    GROUPS,
+    Cause,
+    Exit,
+    Pending,
+    compared,
+    either_way,
+    finding_of,
+)
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
-from unhang.lint.filling import is_dictionary
 from unhang.lint.graphs import mark_half
-from unhang.lint.ir import Call, Expr, Found, Function, If, Op, Stmt, nodes_in
-from unhang.lint.joining import joined_env, mark_none
-from unhang.lint.link import Link
+from unhang.lint.ir import Expr, Found, If, Op, Stmt, calls_in
+from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
-from unhang.lint.special import PICKED, as_test, paths_in
+from unhang.lint.special import as_test, paths_in
 from unhang.lint.values import (
     DIFFERS,
     DOUBT,
     HELD,
     LOCAL,
-    OWN_KEYS,
     PLAIN,
     RANK,
-    RAW,
     TOLD,
     UNEVEN,
     UNKNOWN,
@@ -49,32 +55,11 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
-)  # fmt: skip
+    joined_env,
+    mark_none,
+)
 
 _SIDES = {"__enter__": "__exit__", "__exit__": "__enter__", "__aenter__": "__aexit__", "__aexit__": "__aenter__"}
-
-
-@dataclass(eq=False)
-class Exit:
-    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
-
-    `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
-    `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
-    `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
-    """
-
-    kind: str
-    cause: Cause
-    line: int
-    column: int
-    made: list[Effect]
-    depth: int
-    needs: Needs = frozenset()
-    rest: list[Effect] = field(default_factory=list)
-    is_replaced: bool = False
-    is_first: bool = False
-    is_in_while: bool = False
-    loops: int = 0
 
 
 @dataclass(eq=False)
@@ -89,58 +74,12 @@ class Way:
     needed: Needs
 
 
-@dataclass(eq=False)
-class Pending:
-    """Collectives under a condition on the rank, without a partner so far."""
-
-    cause: Cause
-    effects: list[Effect]
-
-
 class Branches(Calls):
     """The part of a frame that follows branches. `later`: findings that callers decide."""
-
-    link: Link
-    function: Function
-    conditions: list[tuple[Cause, int, int]]
-    needs: Needs
-    ways_out: list[Exit]
-    _filled: set[str]
-    _pending: list[Pending]
-    _unsure: int
-    _no_exits: int
-    is_special: bool
-    of_first: set[str]
-    _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
         """Follows statements, and says how they end."""
         raise NotImplementedError
-
-    def parameter(self, name: str) -> int:
-        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
-        names = self.function.parameters
-        return names.index(name) if name in names and self.env.get(name) is self._given.get(name) else -1
-
-    def _cut(self, mark: int) -> list[Effect]:
-        cut = self.effects[mark:]
-        del self.effects[mark:]
-        return cut
-
-    def emit(self, effect: Effect) -> None:
-        """A collective is made here."""
-        if len(effect.way) == 1 and not effect.hidden and effect.param < 0:
-            self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
-        if self.needs or self._unsure:
-            effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
-        doubt = DOUBT if self.guesses else effect.doubt
-        effect = effect._replace(
-            ifs_here=len(self.conditions) - self._no_exits, doubt=doubt, after=effect.after or self.alone_before
-        )
-        self.effects.append(effect)
-        for way_out in self.ways_out:
-            if not way_out.is_replaced:
-                way_out.rest.append(effect)
 
     def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
@@ -150,9 +89,9 @@ class Branches(Calls):
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
         v = as_condition(as_test(s.test, self.value(s.test)))
-        if v.sort == PICKED and picks_grads(self.function, s.test):
+        if v.sort == sorts.PICKED and picks_grads(self.function, s.test):
             v = Value(HELD)
-        if v.zero is False and is_left_by_choice(s) and not any(isinstance(n, Call) for n in nodes_in(s.body)):
+        if v.zero is False and is_left_by_choice(s) and not any(calls_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
@@ -189,7 +128,7 @@ class Branches(Calls):
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
             if body is s.orelse and (bare := asked_for_wrapper(s.test)):
-                self.env[bare] = Value(sort=RAW)
+                self.env[bare] = Value(sort=sorts.RAW)
             why = why._replace(needed=other)
             raised = set(self.raises)
             end, filled = self._way(body, why)
@@ -214,7 +153,7 @@ class Branches(Calls):
         elif bool(here.end) == bool(there.end):
             self._part(cause, here.made, there.made)
         else:  # the way out is compared with what follows
-            is_compared = any(c.value.dep & DIFFERS for c, *_ in self.conditions)
+            is_compared = self.is_under(DIFFERS)
             stays = there.made if here.end else here.made
             self.effects += stays if is_compared else here.made + there.made
         if (here.made and there.made) or here.end or there.end:  # the others take one of both
@@ -257,8 +196,8 @@ class Branches(Calls):
             head, _, name = path.partition(".")
             me = self.env.get(head)
             if not name and is_dictionary(self, path):
-                self.env[path] = Value(UNEVEN, sort=OWN_KEYS)
-            if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+                self.env[path] = Value(UNEVEN, sort=sorts.OWN_KEYS)
+            if name and "." not in name and me is not None and me.kind == "obj":
                 self.link.set_attribute(me.sort[1], me.sort[2], name, Value(UNEVEN))
 
     def _meet(self, *ways: Way) -> list[Exit]:
@@ -282,10 +221,6 @@ class Branches(Calls):
                 else:
                     left.append(one)
         return left
-
-    def is_alone(self) -> bool:
-        """Whether one rank alone comes here: what it decides is compared with the others where they part."""
-        return any(c.value.dep & RANK and c.value.zero for c, *_ in self.conditions)
 
     def _part(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
         """Two branches are compared; what is not made on both sides is pending or found."""
@@ -324,9 +259,8 @@ class Branches(Calls):
         inside = self.function.inside
         if inside > 0 and effect.way[-1].text.rpartition(".")[2] in self.link.project.function(self.file, inside).words:
             return  # a part of what the function around it does: the others answer there
-        later = conditional_of(found, effect, self.path)
-        if later is not None:
-            self.later.append(later)
+        if effect.param >= 0:  # it is one only where the caller gives a module that makes collectives
+            self.later.append(Conditional(effect.param, effect.method, found, self.path))
         else:
             self.link.report(self.path, found)
 
@@ -334,10 +268,8 @@ class Branches(Calls):
         """Whether the ranks that do not make it as they enter a context make the same call as they leave it, or the other way round."""
         other = _SIDES.get(self.function.name)
         name = effect.way[0].text.removesuffix("()").rpartition(".")[2]
-        return other is not None and any(
-            f.name == other and f.owner == self.function.owner and name in f.words
-            for f in self.link.project.files[self.file].functions
-        )
+        alike = (f for f in self.source.functions if f.name == other and f.owner == self.function.owner)
+        return other is not None and any(name in f.words for f in alike)
 
     def _close_pending(self) -> None:
         """Pairs of `if rank != 0: barrier()` and `if rank == 0: barrier()` are one barrier of all; the rest is found."""

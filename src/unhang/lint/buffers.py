@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, File, Function, Ref, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, File, Function, Ref, calls_in, nodes_in
 
 _MAKES = re.compile(
     rb"[Bb]atch_?[Nn]orm|InstanceNorm|\bBuffer\(|SyncBN|\bnorm_layer\b|track_running_stats|spectral_norm"
@@ -47,8 +47,7 @@ def finds_unused(files: Iterable[File]) -> bool:
             if not _SHARDS.isdisjoint(f.words):
                 return False
             if not told and not _DDP.isdisjoint(f.words):
-                calls = (n for n in nodes_in(f.body) if isinstance(n, Call))
-                told = any(c.given("find_unused_parameters") == Const(True) for c in calls)
+                told = any(c.given("find_unused_parameters") == Const(True) for c in calls_in(f.body))
     return told
 
 

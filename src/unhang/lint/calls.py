@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph
-from unhang.lint.ir import Attr, Call, Const, Found, Function, Ref
+from unhang.lint.ir import Attr, Call, Const, Found, Ref
 from unhang.lint.libraries import Collective
-from unhang.lint.receivers import MAY_MISS, Receivers
+from unhang.lint.passing import MAY_MISS, Passing
+from unhang.lint.single import found_in_call
 from unhang.lint.special import (
-    BARE,
-    OF_DATA,
-    TEST,
     is_bare,
     is_none,
     is_own_path,
@@ -25,10 +23,9 @@ from unhang.lint.special import (
     prepared,
     text_of,
     value_of_name,
-)  # fmt: skip
+)
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
-    AGREED,
     CHANCE,
     DOUBT,
     LOCAL,
@@ -37,6 +34,7 @@ from unhang.lint.values import (
     MOST_WAY,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OF_DATA,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -45,7 +43,7 @@ from unhang.lint.values import (
     Effect,
     Value,
     mixed,
-)  # fmt: skip
+)
 from unhang.lint.wellknown import SPECIAL
 
 # What these give differs as their arguments differ.
@@ -66,17 +64,6 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
-def _is_told_alone(node: Call) -> bool:
-    """Whether a call of a library is told to make no collective of all ranks."""
-    return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
-
-
-def _is_writing(args: list[Value]) -> bool:
-    """Whether a file is opened to be written."""
-    mode = args[1].const if len(args) > 1 else None
-    return isinstance(mode, str) and mode[:1] in ("w", "a", "x")
-
-
 def _own_state(node: Call, full: str, name: str) -> Value | None:
     """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
     if full in known.LOCAL_SOURCES:
@@ -85,21 +72,13 @@ def _own_state(node: Call, full: str, name: str) -> Value | None:
     return Value(CHANCE) if draws and "generator" not in node.names else None
 
 
-class Calls(Receivers):
+class Calls(Passing):
     """The part of a frame that makes calls."""
-
-    function: Function
-    last_given: list[Value]  # what the call was given that was followed last
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         func = node.func
-        if (
-            isinstance(func, Ref)
-            and (other := self.env.get(func.path)) is not None
-            and other.sort is not None
-            and other.sort[0] == "lib"
-        ):
+        if isinstance(func, Ref) and (other := self.env.get(func.path)) is not None and other.kind == "lib":
             func = Ref(other.sort[1])
         owner, base, name = "", PLAIN, ""
         if isinstance(func, Ref):
@@ -114,7 +93,7 @@ class Calls(Receivers):
             callee = self.value(func)
         args = [self.value(a) for a in node.args]
         full = self.link.full_of(callee)
-        self.found_in_call(name, full, node, args)
+        found_in_call(self, name, full, node, args)
         given = self._called(node, callee, full, owner, base, name, args)
         self.last_given = args
         return given
@@ -128,78 +107,72 @@ class Calls(Receivers):
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            return self._metric(node)
-        sort = callee.sort
-        kind = sort[0] if sort is not None else ""
-        if kind == "one of" and sort is not None:
+            is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
+            return PLAIN if is_alone else Value(sort=("wrap", "metric"))
+        sort, kind = callee.sort, callee.kind
+        if kind == "one of":
             return self._one_of(node, sort[1], args, name)
-        if kind in ("fn", "bound") and sort is not None:
+        if kind in ("fn", "bound"):
             return self._function(node, sort, args, name)
-        if kind == "class" and sort is not None:
+        if kind == "class":
             return self._constructor(node, sort, args, name)
-        if kind == "layer" and sort is not None:
+        if kind == "layer":
             self._layer(node, str(sort[1]), name)
-        if kind == "obj" and sort is not None:
+        if kind == "obj":
             target = self._called_object(node, sort, name)
             if target is not None:
                 return self._function(node, ("bound", *target), args, name)
-        if kind == "wrap" and sort is not None:
+        if kind == "wrap":
             self._runs_inside(node, callee.const, args, name)
             return self._wrapped(node, sort[1], "()", args, name)
-        if kind in ("param", "attr_param") and sort is not None:
+        if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
         made = known.method(owner, name) if owner else None
         own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
         if own is not None:  # a trainer of the project, not that of a library
             return self._function(node, ("bound", *own), args, name)
-        if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
+        if made is not None and (base.kind not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
-        bsort = base.sort
-        if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
+        if base.kind == "super" and name == "__iter__" and self._shares_seed(base.sort):
             return self._collective(node, Collective("broadcast"), args, name)
         if name == "get" and args and (got := self.got(node, owner, base, args)) is not None:
             return got
-        target = self._of_nobody(owner, bsort, name)
+        target = self._of_nobody(owner, base, name)
         if target is not None:
             return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
-        known_so = self._of_sort(node, base, bsort, name, args) if bsort is not None else None
+        known_so = self._of_sort(node, base, name, args)
         return known_so or self._other(node, callee, full, owner, base, name, args)
 
-    def _of_sort(self, node: Call, base: Value, bsort: tuple[Any, ...], name: str, args: list[Value]) -> Value | None:
+    def _of_sort(self, node: Call, base: Value, name: str, args: list[Value]) -> Value | None:
         """A method of what is known to be wrapped, a parameter, an output; None: that says nothing."""
-        if bsort[0] == "wrap":
-            if name in known.HIDDEN.get(bsort[1], ()):
-                return self._wrapped(node, bsort[1], name, args, name)
-            made = known.of_sort(bsort[1], name)
+        kind, sort = base.kind, base.sort
+        if kind == "wrap":
+            if name in known.HIDDEN.get(sort[1], ()):
+                return self._wrapped(node, sort[1], name, args, name)
+            made = known.of_sort(sort[1], name)
             if made is not None:
                 return self._collective(node, made, args, name)
-            if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
+            if name == "prepare" or (sort[1] == "fabric" and name.startswith("setup")):
                 return prepared(node)
-        if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
+        if kind in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
             return base
-        if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
-            self._of_param(node, bsort[1], name, args, name)
-        if bsort[0] in ("out", "of") and name == "backward":
-            return self._backward(node, bsort)
-        if bsort[0] == "many" and name in ("values", "children", "parameters"):
+        if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
+            self._of_param(node, sort[1], name, args, name)
+        if kind in ("out", "of") and name == "backward":
+            return self._backward(node, sort)
+        if kind == "many" and name in ("values", "children", "parameters"):
             return base
-        if bsort[0] == "rank" and name in ("item",):
-            return base
-        return None
+        return base if kind == "rank" and name == "item" else None
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
-        if _is_told_alone(node):
-            return PLAIN
+        if "use_local_synchronization" in node.names or node.given("no_dist") == Const(True):
+            return PLAIN  # it is told to make no collective of all ranks
         if full.startswith("torch.distributed.nn."):  # its backward meets as well
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
-
-    def _metric(self, node: Call) -> Value:
-        is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
-        return PLAIN if is_alone else Value(sort=("wrap", "metric"))
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
@@ -219,7 +192,7 @@ class Calls(Receivers):
         """Whether the forward of DDP makes no collective: there are no buffers, or it is told to leave them alone."""
         if node.given("broadcast_buffers") == Const(False):
             return True
-        of, file = node.given("module", 0), self.link.project.files[self.file]
+        of, file = node.given("module", 0), self.source
         own = [f for f in file.functions if f is self.function or (f.owner and f.owner == self.function.owner)]
         return of is not None and self.link.buffers.are_missing(file.path, own, of, node.line)
 
@@ -237,15 +210,15 @@ class Calls(Receivers):
             self._layer(node, name, name)
         self._hands_over(node, name, args)
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
-            self.found_in_call(name, "", node, args)
+            found_in_call(self, name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)
         is_own = "." not in owner and "Queue" in self.function.words  # no other thread fills it, perhaps
         if name == "empty" and not args and known.QUEUE.search(owner.lower()) and not is_own:
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if name == "is_set" and self.link.is_flag(self.file, owner):
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
             return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
@@ -263,26 +236,26 @@ class Calls(Receivers):
             return special(self, node, args)
         if (own := _own_state(node, full, name)) is not None:
             return own
-        if name == "backward" and args and args[0].sort is not None and args[0].sort[0] in ("out", "of"):
+        if name == "backward" and args and args[0].kind in ("out", "of"):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
         if by_name.dep and not callee.dep & ~RANK:
             return by_name._replace(group=self.group_asked(node, owner, name))
         if self._asks_for_file(node, full, owner, base, name, args):
-            return Value(LOCAL, sort=TEST)
+            return Value(LOCAL, sort=sorts.TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
         for v in args if full in _GO_THROUGH else ():
-            if v.sort is not None and v.sort[0] == "obj":
+            if v.kind == "obj":
                 self.go_through(v)
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
             return text_of([base, *args], Value(joined.dep & LOCAL, joined.params), name == "format")
         made = tensor_method(full, base, name, args, joined)
-        is_constant = self.link.has_graphs and made.sort in (None, AGREED) and is_bare(full, name, node)
-        return made._replace(sort=BARE) if is_constant else made
+        is_constant = self.link.has_graphs and made.sort in (None, sorts.AGREED) and is_bare(full, name, node)
+        return made._replace(sort=sorts.BARE) if is_constant else made
 
     def _asks_for_file(self, node: Call, full: str, owner: str, base: Value, name: str, args: list[Value]) -> bool:
         """Whether it asks if a file is there that may be so for this rank alone. Reading one of its own is noted."""
@@ -290,25 +263,23 @@ class Calls(Receivers):
             at = owner if owner and not full else name_at(node)
             return is_own_path([base, *args]) or changes(self, at, node.line)
         reads = is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) is not None
-        self.own_reads += reads and not _is_writing(args)
+        mode = args[1].const if len(args) > 1 else None
+        self.own_reads += reads and not (isinstance(mode, str) and mode[:1] in ("w", "a", "x"))
         return False
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
         """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""
-        is_sure = name in _RUNS or (
-            name.startswith("register_") and any(c.value.dep & RANK for c, *_ in self.conditions)
-        )
+        is_sure = name in _RUNS or (name.startswith("register_") and self.is_under(RANK))
         for v in args if name not in _PROCESSES else ():
-            if v.sort is not None and v.sort[0] in ("fn", "bound"):
+            if v.kind in ("fn", "bound"):
                 for e in self.link.made_by(v, "()"):
                     self.emit(e._replace(is_sure=is_sure, way=(self.place(node, name), *e.way)[:MOST_WAY]))
 
     def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name."""
-        wraps = [v.sort[1].partition(" ")[0] for v in args if v.sort is not None and v.sort[0] == "wrap"]
-        if any(w in ("ddp", "fsdp", "fsdp2") for w in wraps) and any(
-            word in name for word in ("step", "train", "forward", "loss")
-        ):
+        wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
+        is_step = any(word in name for word in ("step", "train", "forward", "loss"))
+        if is_step and any(w in ("ddp", "fsdp", "fsdp2") for w in wraps):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
 
     def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
@@ -319,30 +290,24 @@ class Calls(Receivers):
         if made.op in ("new_group", "device_mesh"):
             group = ""
         is_plain = made.op == "state_dict" and bool(node.args) and is_sharded_later(self.function, node)
-        is_plain |= (
-            f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env if isinstance(node.func, Ref) else False
-        )
+        if isinstance(node.func, Ref):
+            is_plain |= f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env
         doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
         if name.startswith("gather"):
-            self.found_in_call("gathered", made.op, node, args)
+            found_in_call(self, "gathered", made.op, node, args)
         for at in made.unifies:
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
             if isinstance(expr, Ref):
                 old = self.ref(expr.path)
-                if old.sort is not None and old.sort[0] == "param" and "." not in expr.path:
+                if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
-                self.env[expr.path] = Value(sort=AGREED)
-        if (
-            made.op == "new_group"
-            and args
-            and (args[0].dep & RANK or args[0].sort == ("share", "block"))
-            and not self.loops
-        ):
-            self.found_in_call("new_group", "own members", node, args)
+                self.env[expr.path] = Value(sort=sorts.AGREED)
         if made.op == "new_group":
+            if args and (args[0].dep & RANK or args[0].sort == sorts.BLOCK) and not self.loops:
+                found_in_call(self, "new_group", "own members", node, args)
             return Value(sort=("group", name))
-        return Value(sort=AGREED) if made.returns else PLAIN
+        return Value(sort=sorts.AGREED) if made.returns else PLAIN
 
     def _wrapped(self, node: Call, wrapper: str, method: str, args: list[Value], name: str) -> Value:
         op = known.HIDDEN.get(wrapper, {}).get(method)
@@ -350,7 +315,7 @@ class Calls(Receivers):
             return PLAIN
         if method in ("()", "forward"):
             self.forwards += 1
-            self.found_in_call("forward", "", node, args)
+            found_in_call(self, "forward", "", node, args)
         if op and not (op == "backward" and self.no_sync):
             self.emit(Effect(op, "", (self.place(node, name),), wrapper.partition(" ")[0]))
         return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN
@@ -365,7 +330,7 @@ class Calls(Receivers):
             if v.dep & MAY_MISS:  # the caller knows which module it is
                 which = f"missing:{n if n < plain else node.names[n - plain]}"
                 self.later.append(Conditional(param, which, Found("LNT111", node.line, node.column + 1), self.path))
-        outs = [v for v in args if v.sort is not None and v.sort[0] in ("out", "of")]
+        outs = [v for v in args if v.kind in ("out", "of")]
         if outs:  # a criterion on what a module gave
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)
         return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN

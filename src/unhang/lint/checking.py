@@ -1,22 +1,28 @@
-"""`unhang lint` as a whole: files found, read in several processes or taken from the cache, linked, judged."""
+"""`unhang lint` as a whole: files found, read in several processes or taken from the cache (`.unhang_cache/lint`), linked, judged."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from functools import cache as once
 from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
 
+import msgspec
+
+from unhang import __version__
 from unhang.errors import NotEvidence
-from unhang.lint.cache import Cache
-from unhang.lint.ir import EncodedFile, File, Found, encode
+from unhang.lint.cards import LintSettings
+from unhang.lint.ir import VERSION, EncodedFile, File, Found, encode
 from unhang.lint.link import Link
 from unhang.lint.reading import deep_and_quick, may_help, package_of, read_file
-from unhang.lint.settings import LintSettings
 from unhang.lint.sharing import findings
 
 _SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist", "unhang-reports"}
@@ -26,6 +32,10 @@ _GIVEN = re.compile(rb"\b(?:import|,|\()[ \t]*(\w+)")  # what may be imported he
 _ROUNDS = 3  # files that lead to a collective by way of other such files
 _SMALL = 1_000_000  # bytes beside what is worth a look anyway: so few are read as well
 _CHUNK = 1_500_000  # bytes for one process at a time
+FOLDER = Path(".unhang_cache") / "lint"
+_MOST_RESULTS = 8
+_FILES = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
+_RESULT = msgspec.msgpack.Decoder(list[File])
 
 
 @dataclass
@@ -95,7 +105,8 @@ def _with_result(
         for found in file.found:
             if not settings.wants(file.path, found.code):
                 continue
-            if _is_silenced(file, found):
+            silenced = file.quiet.get(found.line)
+            if silenced is not None and (not silenced or found.code in silenced):
                 result.silenced += 1
             elif found.calls > settings.depth:
                 result.far += 1
@@ -103,11 +114,6 @@ def _with_result(
                 result.found.append((file.path, found))
     result.found.sort(key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
     return result
-
-
-def _is_silenced(file: File, found: Found) -> bool:
-    codes = file.quiet.get(found.line)
-    return codes is not None and (not codes or found.code in codes)
 
 
 def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache | None, jobs: int) -> list[File]:
@@ -152,19 +158,15 @@ def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> 
 
 def _helpers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:
     """Files without a hint of their own in which a class that is imported may count bad epochs, average losses or give each rank its share."""
-    by_stem: dict[str, list[str]] = {}
-    for path, file in files.items():
-        if not file.is_parsed and not file.reason and may_help(contents[path]):
-            folder, name = os.path.split(path)
-            by_stem.setdefault(os.path.basename(folder) if name == "__init__.py" else name[:-3], []).append(path)
-    found: dict[str, bytes] = {}
-    for path, file in files.items() if by_stem else ():
+    useful = {p for p, f in files.items() if not f.is_parsed and not f.reason and may_help(contents[p])}
+    splits = map(os.path.split, useful)
+    stems = {os.path.basename(folder) if name == "__init__.py" else name[:-3] for folder, name in splits}
+    found: set[str | None] = set()
+    for path, file in files.items() if stems else ():
         for full in file.names.values() if file.is_parsed else ():
-            if not by_stem.keys().isdisjoint(full.split(".")[-2:]):
-                at = link.buffers.file_of(path, full)
-                if at is not None and not files[at].is_parsed and not files[at].reason and may_help(contents[at]):
-                    found[at] = contents[at]
-    return found
+            if not stems.isdisjoint(full.split(".")[-2:]):
+                found.add(link.buffers.file_of(path, full))
+    return {p: contents[p] for p in sorted(useful & found)}
 
 
 def _read_all(contents: dict[str, bytes], jobs: int, is_wanted: bool) -> Iterator[tuple[File, bytes]]:
@@ -227,3 +229,66 @@ def _below(folder: str, settings: LintSettings) -> Iterator[str]:
             path = os.path.join(base, name)
             if name.endswith((".py", ".ipynb")) and not settings.excludes(path) and os.path.isfile(path):
                 yield path
+
+
+@once
+def _engine() -> str:
+    """Which code this is: another one would find other things."""
+    digest = blake2b(f"{__version__} {VERSION} {sys.version_info[:2]}".encode(), digest_size=8)
+    folder = files("unhang.lint")
+    for file in sorted([*folder.iterdir()], key=lambda f: f.name):
+        if file.name.endswith(".py"):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+class Cache:
+    """One folder of it."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder / _engine()
+
+    def result(self, key: str) -> list[File] | None:
+        """All that was found in just these files before."""
+        try:
+            return _RESULT.decode((self._folder / f"result-{key}").read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def keep_result(self, key: str, found: list[File]) -> None:
+        """Keeps what was found; the oldest of the results go."""
+        self._write(f"result-{key}", msgspec.msgpack.encode(found))
+        try:
+            old = sorted(self._folder.glob("result-*"), key=lambda p: p.stat().st_mtime)
+            for path in old[:-_MOST_RESULTS]:
+                path.unlink(missing_ok=True)
+        except OSError:
+            pass
+
+    def files(self, digests: dict[str, bytes]) -> dict[str, bytes]:
+        """What is kept of those files that have not changed."""
+        kept = self._kept()
+        return {p: kept[p][1] for p, d in digests.items() if p in kept and kept[p][0] == d}
+
+    def _kept(self) -> dict[str, tuple[bytes, bytes]]:
+        try:
+            return _FILES.decode((self._folder / "files").read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def keep_files(self, digests: dict[str, bytes], encoded: dict[str, bytes]) -> None:
+        """Keeps what was read, beside what is known of other files that still exist."""
+        others = {p: v for p, v in self._kept().items() if p not in encoded and os.path.exists(p)}
+        self._write("files", msgspec.msgpack.encode(others | {p: (digests[p], e) for p, e in encoded.items()}))
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            mark = self._folder.parent.parent / ".gitignore"
+            if not mark.exists():
+                mark.write_text("*\n")
+            part = self._folder / f"{name}.{os.getpid()}"
+            part.write_bytes(content)
+            part.replace(self._folder / name)
+        except OSError:  # a full or read-only disk: the next run reads again
+            pass

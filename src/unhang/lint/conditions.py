@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.ir import (
     Attr,
     Call,
@@ -22,19 +22,19 @@ from unhang.lint.ir import (
     Stmt,
     Try,
     With,
+    calls_in,
     nodes_in,
 )
-from unhang.lint.special import BLOCK_LENGTH, COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
+from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
-    FILLED,
     LOSS,
     MAYBE,
     MAYBE_NONE,
     NONE_BY_BATCH,
+    OF_DATA,
     OWN_BATCH,
-    OWN_KEYS,
     RANK,
     UNEVEN,
     Needs,
@@ -44,8 +44,7 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
-    from unhang.lint.expressions import Expressions
+    from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
 
@@ -140,7 +139,7 @@ def tells(test: Expr, v: Value) -> bool:
     """
     if not v.dep & DIFFERS or (v.dep & RANK and not v.dep & DATA and v.zero is not None and not v.group):
         return True  # `self.enabled = rank == 0`, before
-    if v.sort == BLOCK_LENGTH:
+    if v.sort == sorts.BLOCK_LENGTH:
         return True  # whoever asks so knows that some have nothing
     names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
@@ -151,7 +150,7 @@ def tells(test: Expr, v: Value) -> bool:
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
 
 
-def asks_for_rank(frame: Branches, test: Expr) -> bool:
+def asks_for_rank(frame: Operators, test: Expr) -> bool:
     """Whether a condition names what is the number of the rank, however it is called: `r in ranks`."""
     return any(frame.ref(p).sort == ("rank",) and not frame.ref(p).group for p in paths_in(test))
 
@@ -168,13 +167,13 @@ def asked_for_itself(test: Expr) -> set[str]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
-        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
-    if v.sort == COUNT and v.dep & OWN_BATCH:
-        return v._replace(dep=v.dep | LOSS, sort=TEST)
+    if v.sort in (sorts.COLLECTED, sorts.FILLED, sorts.OWN_KEYS):
+        return Value(OWN_BATCH if v.sort == sorts.COLLECTED else LOSS)
+    if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
+        return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
-    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
+    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.kind in ("out", "of") else v
 
 
 def picks_grads(function: Function, e: Expr, steps: int = 3) -> bool:
@@ -183,7 +182,7 @@ def picks_grads(function: Function, e: Expr, steps: int = 3) -> bool:
         case Ref(path=path) if steps:
             asked = [n for n in nodes_in(function.body) if isinstance(n, If) and _asks_grad(n.test)]
             put = Ref(f"{path}.append")
-            if any(isinstance(n, Call) and n.func == put for one in asked for n in nodes_in(one.body)):
+            if any(n.func == put for one in asked for n in calls_in(one.body)):
                 return True
             return any(picks_grads(function, n.value, steps - 1) for n in function.bindings if e in n.targets)
         case Op(op="comp", parts=[_, *loops]):
@@ -201,7 +200,7 @@ def _asks_grad(test: Expr) -> bool:
     return False
 
 
-def is_of_first(frame: Branches, test: Expr, v: Value) -> bool:
+def is_of_first(frame: Operators, test: Expr, v: Value) -> bool:
     """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
     of_object = any((frame.file, n) in frame.link.of_first for n in asked_for_itself(test))
     return bool(v.dep & RANK) and not v.group and (of_object or not frame.of_first.isdisjoint(paths_in(test)))
@@ -237,15 +236,15 @@ def _opposite(wanted: Wanted) -> Wanted:
 _OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
 
 
-def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
+def implied(frame: Operators, test: Expr) -> tuple[Needs, Needs]:
     """What a condition says of parameters: where it is true, and where it is not."""
     nothing: Needs = frozenset()
     match test:
         case Ref():
-            sort = frame.ref(test.path).sort
-            if sort is not None and sort[0] == "with":  # `a and ...`, kept under a name
-                return frozenset({(sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
-            of = sort[1] if sort is not None and sort[0] == "param" else test.path
+            v = frame.ref(test.path)
+            if v.kind == "with":  # `a and ...`, kept under a name
+                return frozenset({(v.sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
+            of = v.sort[1] if v.kind == "param" else test.path
             return frozenset({(of, True)}), frozenset({(of, False)})
         case Op(op="not", parts=[inner]):
             return implied(frame, inner)[::-1]
@@ -254,8 +253,8 @@ def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
             joined = Needs().union(*(b[test.op == "or"] for b in both))
             return (joined, nothing) if test.op == "and" else (nothing, joined)
         case Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
-            sort = frame.ref(path).sort
-            of = sort[1] if sort is not None and sort[0] == "param" else path
+            v = frame.ref(path)
+            of = v.sort[1] if v.kind == "param" else path
             ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
             return ways if test.op == "is" else ways[::-1]
         case Op(op="==" | "!=" | "in" | "not in", parts=[Ref(path=path), _]):
@@ -294,7 +293,7 @@ def is_left_by_choice(s: If) -> bool:
 
 def is_defined(e: Expr, v: Value) -> bool:
     """Whether it is the name of a function or class, which is always true: `not evaluate`, where no argument of that name is meant."""
-    return isinstance(e, Ref) and "." not in e.path and v.sort is not None and v.sort[0] in ("fn", "class")
+    return isinstance(e, Ref) and "." not in e.path and v.kind in ("fn", "class")
 
 
 def is_word(e: Expr) -> bool:
@@ -305,16 +304,6 @@ def is_word(e: Expr) -> bool:
         case Ref(path=path):
             return "." in path and path.rpartition(".")[2].isupper()
     return False
-
-
-def is_fork_test(op: str, parts: list[Expr]) -> bool:
-    """`os.getpid() != self.pid`: whether this is another process than before."""
-    return op in ("==", "!=") and any(name_of(p) == "getpid" for p in parts)
-
-
-def is_device(e: Expr) -> bool:
-    """`args.gpu == 0`: each process has the device of its number on the node."""
-    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")
 
 
 def gives_up(body: Sequence[Stmt], off: Set[str] = frozenset()) -> bool:
@@ -346,7 +335,7 @@ def off_by_default(project: Project, function: Function) -> set[str]:
     names, count = function.parameters, len(function.parameters) - len(function.defaults)
     off = {names[i + count]: i + count for i, e in enumerate(function.defaults) if e == Const(False)}
     callers = project.callers_by_name(function.name) if off else []
-    calls = [n for _, f in callers for n in nodes_in(f.body) if isinstance(n, Call) and name_of(n) == function.name]
+    calls = [n for _, f in callers for n in calls_in(f.body) if name_of(n) == function.name]
     return {n for n, at in off.items() if all(c.given(n, at - function.is_method) != Const(True) for c in calls)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,7 +23,6 @@ from unhang.lint.values import (
     RAISED,
     RANK,
     UNEVEN,
-    Conditional,
     Effect,
     Needs,
     Value,
@@ -56,6 +56,37 @@ class Cause(NamedTuple):
     uniform: frozenset[str] = frozenset()
     needed: Needs = frozenset()
     is_told: bool = True
+
+
+@dataclass(eq=False)
+class Exit:
+    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
+
+    `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
+    `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
+    `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
+    """
+
+    kind: str
+    cause: Cause
+    line: int
+    column: int
+    made: list[Effect]
+    depth: int
+    needs: Needs = frozenset()
+    rest: list[Effect] = field(default_factory=list)
+    is_replaced: bool = False
+    is_first: bool = False
+    is_in_while: bool = False
+    loops: int = 0
+
+
+@dataclass(eq=False)
+class Pending:
+    """Collectives under a condition on the rank, without a partner so far."""
+
+    cause: Cause
+    effects: list[Effect]
 
 
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
@@ -136,16 +167,16 @@ def finding_of(
     first, last = effect.way[0], effect.way[-1]
     line, column = (exit_at[1], exit_at[2]) if exit_at else (first.line, first.column)
     words = {
-        "condition": cause.text, "caught": cause.text, "call": f"{first.text}()" if not first.text.endswith(")") else first.text,
+        "condition": cause.text, "caught": cause.text, "call": effect.lines[0][2],
         "collective": last.text, "line": str(first.line), "op": effect.op, "hidden": effect.hidden, "kind": kind,
         "at": str(cause.line), "other": other.way[-1].text if other else "", "other_line": str(other.way[0].line) if other else "",
     }  # fmt: skip
     keyword = "the loop" if is_loop else "the condition"
     named = cause.text if cause.text == BEFORE_IT else f"{keyword} `{cause.text}`"
-    way = [(cause.path, cause.line, f"{named} {_how(cause.value)}")]
+    way = [(cause.path, cause.line, f"{named} {how_it_differs(cause.value)}")]
     if exit_at:
         way.append((path, line, f"some ranks {kind} here"))
-    way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
+    way += effect.lines
     code = _code(cause, effect, other is not None, kind, is_loop)
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     if code == "LNT101" and len(effect.way) == 1:
@@ -155,7 +186,8 @@ def finding_of(
     return Found(code, line, column + 1, words, way, [], False, variant, effect.calls + doubt)
 
 
-def _how(v: Value) -> str:
+def how_it_differs(v: Value) -> str:
+    """Why a condition with this value is not the same on all ranks, in words."""
     if v.dep & RANK:
         return "depends on the rank"
     if v.dep & FAILED:
@@ -196,8 +228,3 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if has_other:
         return "LNT105"
     return "LNT103" if effect.hidden or effect.param >= 0 else "LNT101"
-
-
-def conditional_of(found: Found, effect: Effect, path: str) -> Conditional | None:
-    """The finding, if it is one only where the caller gives a module that makes collectives; None: it is one."""
-    return Conditional(effect.param, effect.method, found, path) if effect.param >= 0 else None

@@ -7,14 +7,29 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Handler, If, Loop, Op, Ref, Set, Stmt, Try, nodes_in
+from unhang.lint.ir import (
+    Attr,
+    Call,
+    Const,
+    Expr,
+    Function,
+    Handler,
+    If,
+    Loop,
+    Op,
+    Ref,
+    Set,
+    Stmt,
+    Try,
+    calls_in,
+    nodes_in,
+)
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.tensors import agrees_by_name
 from unhang.lint.values import Effect
 
 if TYPE_CHECKING:
-    from unhang.lint.calls import Calls
-    from unhang.lint.handlers import Handlers
+    from unhang.lint.operators import Operators
 
 # What is given a path and has no use for what is there. Who reads alone may be the only one that has it.
 _READS = re.compile(
@@ -35,7 +50,7 @@ def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: C
 
     Where the ranks meet in between (`meets`: names of what makes collectives), all of them have asked before, or ask afterwards.
     """
-    lines = [n.line for n in nodes_in(function.body) if isinstance(n, Call) and name_of(n) in meets]
+    lines = [n.line for n in calls_in(function.body) if name_of(n) in meets]
     for node in nodes_in(function.body, Loop):  # in a loop they may take turns
         if not isinstance(node, If) or not any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
             continue
@@ -50,7 +65,7 @@ def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: C
     return False
 
 
-def changes(frame: Calls, path: str, line: int) -> bool:
+def changes(frame: Operators, path: str, line: int) -> bool:
     """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
     in_loop, function = frame.loops > 0, frame.function
     return bool(path) and (
@@ -60,15 +75,17 @@ def changes(frame: Calls, path: str, line: int) -> bool:
     )
 
 
-def _is_made_after(frame: Calls, path: str, line: int) -> bool:
+def _is_made_after(frame: Operators, path: str, line: int) -> bool:
     """Whether the next call after this line in which ranks meet is of a function in which one rank alone makes what is at a path."""
-    calls = (n for n in nodes_in(frame.function.body) if isinstance(n, Call) and n.line > line)
+    calls = (n for n in calls_in(frame.function.body) if n.line > line)
     node = min((n for n in calls if name_of(n) in frame.link.meets), key=lambda n: n.line, default=None)
-    sort = frame.ref(node.func.path).sort if node is not None and isinstance(node.func, Ref) else None
-    if node is None or sort is None or sort[0] not in ("fn", "bound") or Ref(path) not in node.args:
+    if node is None or not isinstance(node.func, Ref) or Ref(path) not in node.args:
         return False
-    function = frame.link.project.function(sort[1], sort[2])
-    at = node.args.index(Ref(path)) + (sort[0] == "bound" and function.is_method)
+    kind, *key = frame.ref(node.func.path).sort or ("",)
+    if kind not in ("fn", "bound"):
+        return False
+    function = frame.link.project.function(*key)
+    at = node.args.index(Ref(path)) + (kind == "bound" and function.is_method)
     return bool(function.parameters) and _makes_alone(function, min(at, len(function.parameters) - 1))
 
 
@@ -79,7 +96,7 @@ def _makes_alone(function: Function, at: int) -> bool:
         match node:
             case If(test=test, body=made) | Op(op="if", parts=[test, made, _]):
                 if any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(test)):
-                    calls = [n for n in nodes_in(made) if isinstance(n, Call)]
+                    calls = list(calls_in(made))
                     if any(isinstance(n.func, Ref) and n.func.path in function.parameters for n in calls):
                         return True
                     if any(not _READS.search(name_of(n)) and any(_is_at(e, name) for e in n.args) for n in calls):
@@ -104,14 +121,11 @@ def works(body: Sequence[Stmt | Expr]) -> bool:
     return any(_WORKS.search(n) and n[-1] != "_" and n not in known.NAMES for n in names)  # `copy_` is of a tensor
 
 
-def is_told_after(frame: Handlers, handler: Handler) -> bool:
+def is_told_after(frame: Operators, handler: Handler) -> bool:
     """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
     noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
-    later = (
-        [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line]
-        if noted
-        else []
-    )
+    nodes = nodes_in(frame.function.body) if noted else ()
+    later = (n for n in nodes if isinstance(n, Set | Call) and n.line > handler.line)
     for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
         if isinstance(n, Set) and noted & paths_in(n.value):
             noted |= {t.path for t in n.targets if isinstance(t, Ref)}
@@ -160,7 +174,7 @@ def _derived(bindings: Sequence[Set], given: set[str]) -> set[str]:
     of, told = set(given), set[str]()
     for n in sorted(bindings, key=lambda n: n.line):
         targets = {t.path for t in n.targets if isinstance(t, Ref)}
-        if any(isinstance(c, Call) and any(_mentions(a, of) for a in c.args) for c in nodes_in(n.value)):
+        if any(_mentions(a, of) for c in calls_in(n.value) for a in c.args):
             told |= targets
             of |= targets
         elif isinstance(n.value, Ref | Op) and _mentions(n.value, of):

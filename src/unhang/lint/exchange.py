@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.lint import known
-from unhang.lint.filling import pairs_of
 from unhang.lint.ir import (
     Call,
     Const,
@@ -87,7 +86,8 @@ class Exchanges:
         for send, take in _pairs(events):
             is_ring = {send.peer, take.peer} == {("after", True), ("before", True)}
             is_new = send.at != take.at or send.is_new
-            if is_new and not _is_of_rank((send, take)) and (is_ring or send.peer == take.peer == ("other", True)):
+            is_of_rank = any(g[2] in ("rank", "parity") for g in (*send.guards, *take.guards))
+            if is_new and not is_of_rank and (is_ring or send.peer == take.peer == ("other", True)):
                 yield send
                 return
         swaps = [e for e in events if e.op == "swap" and not any(g[2] == "parity" for g in e.guards)]
@@ -209,10 +209,6 @@ def _excludes(a: Event, b: Event) -> bool:
     return any((line, not side) in sides for line, side, _ in b.guards)
 
 
-def _is_of_rank(events: Iterable[Event]) -> bool:
-    return any(g[2] in ("rank", "parity") for e in events for g in e.guards)
-
-
 def _asks(of: _Place, test: Expr) -> str:
     """What a condition asks: whether something is there, for the rank, or whether that is odd; empty: for something else."""
     if isinstance(test, Ref) and (bound := _bound(of, test.path)) is not None:
@@ -230,7 +226,7 @@ def _asks(of: _Place, test: Expr) -> str:
 def _bound(of: _Place, path: str) -> tuple[_Place, Expr] | None:
     """What a name, or an attribute of the object, is bound to, and where, if that is one thing."""
     functions = of.methods if path.startswith("self.") else [of.function]
-    bound = [(f, e) for f in functions for n in f.bindings for target, e in pairs_of(n) if target == Ref(path)]
+    bound = [(f, e) for f in functions for n in f.bindings for target, e in n.pairs() if target == Ref(path)]
     if len(bound) != 1 or isinstance(bound[0][1], Fn):
         return None
     return of._replace(function=bound[0][0]), bound[0][1]

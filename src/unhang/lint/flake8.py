@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from unhang.lint.cards import all_cards
+from unhang.lint.cards import all_cards, read_settings
 from unhang.lint.checking import lint_text
-from unhang.lint.settings import read_settings
 
 
 class Flake8Plugin:

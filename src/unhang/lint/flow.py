@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
-from unhang.lint import known
-from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
-from unhang.lint.branches import Exit, Pending
+from unhang.lint import known, sorts
+from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
+from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some
-from unhang.lint.divergence import Cause
+from unhang.lint.divergence import Cause, Exit
 from unhang.lint.doubts import works
-from unhang.lint.filling import fill, is_by_batch, note_put, place_of
-from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.graphs import added
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
-from unhang.lint.link import Link
-from unhang.lint.loops import Loops
+from unhang.lint.keeping import (
+    by_conditions,
+    fill,
+    is_by_batch,
+    keep,
+    marks_of,
+    note_bar,
+    note_first,
+    note_put,
+    place_of,
+)
 from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
-from unhang.lint.single import found_in_call, found_in_function, found_in_stop
+from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
-    COLLECTED,
-    ENDLESS,
     ENDS,
-    OF_DATA,
-    PADDED,
-    PICKED,
-    REST,
-    TEST,
     empty_lists,
     ends_process,
     is_collected,
@@ -40,105 +40,50 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.values import (
-    AGREED,
     DATA,
     DIFFERS,
     FAILED,
-    FILLED,
     LOCAL,
     LOSS,
     MAYBE,
     MOST_EFFECTS,
-    NO_PARAMS,
+    MOST_WAY,
+    OF_DATA,
     PLAIN,
     RAISED,
     RANK,
     TOLD,
     UNEVEN,
     UNKNOWN,
-    Conditional,
-    Effect,
-    Kept,
-    Needs,
-    Raised,
+    Place,
     Summary,
     Value,
     either,
     mixed,
-)  # fmt: skip
+)
 
 _HELD = re.compile(r"\w+\.\w+ is not None")
 _WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2", "engine")}
 
 
-class Frame(Loops):
-    """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
-
-    def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
-        self.link, self.file, self.at = link, file, at
-        of = link.project.files[file]
-        self.path, self.function = of.path, of.functions[at]
-        self.env: dict[str, Value] = {}
-        self.outer = link.environment(file, at)
-        self.effects: list[Effect] = []
-        self.conditions: list[tuple[Cause, int, int]] = []
-        self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
-        self.unified: set[int] = set()
-        self.wraps: dict[int, Value] = {}
-        self.keeps: dict[str, Value] = {}
-        self.alone: dict[int, Value] = {}
-        self.puts: dict[Kept, bool] = {}
-        self.marked: set[str] = set()
-        self.later: list[Conditional] = []
-        self.has_limit = False
-        self.handles: list[tuple[str, Call]] = []
-        self.ways_out: list[Exit] = []
-        self._pending: list[Pending] = []
-        self._returned: list[Value] = []
-        self._told_by = NO_PARAMS
-        self._none_returned: list[tuple[bool, Value]] = []
-        self._ends_unevenly = self._never_ends = False
-        self._unsure, self._no_exits = 0, 0
-        self._endless, self._uneven_loops, self._round = 0, 0, -1
-        self.line_now = 0
-        self._line, self._is_empty, self.alone_before = 0, False, ""
-        self._empty: set[str] = set()
-        self.is_leaving = self.guesses = self.forwards = self.own_reads = 0
-        self.raises: set[Raised] = set()
-        self._filled: set[str] = set()
-        self._fills, self._leaves_together = 0, False
-        self._over_parameters: list[int] = []
-        self._passes_on: list[int] = []
-        self._stops: list[tuple[str, int, list[Cause]]] = []
-        self._implied: list[int] = []
-        self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
-        self.stayed: list[Value] = []
-        self.of_first: set[str] = set()
-        self.needs: Needs = frozenset()
-        self.uniform: set[str] = set()
-        for i, name in enumerate(self.function.parameters):
-            self.env[name.lstrip("*")] = parameter_value(link, file, self.function, i, name)
-        for i, value in given:
-            self.env[self.function.parameters[i]] = value
-        self.fixed = {self.function.parameters[i] for i, value in given if value.const is not UNKNOWN}
-        self.is_special = bool(given)
-        self._given = dict(self.env)
+class Frame(Blocks):
+    """The run of one function, statement by statement."""
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
-        gates = (d for d in self.function.decorators if is_one_rank([d]) or is_gate(self.link.project, self.file, d))
-        name = next(gates, None)
+        gates = (d for d in self.function.decorators if self.link.project.is_gate(self.file, d))
+        name, agreed = next(gates, None), None
         if name is not None:
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
-        agreed = None if name is not None else take_over_decorators(self)
-        if name is None:
+        else:
+            agreed = self._take_over_decorators()
             self.block(self.function.body)
         summary.raises = frozenset(self.raises)
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
         self._close(self.ways_out)
         self._close_pending()
         for path, line, causes in self._stops:
-            if causes and self.env.get(path, PLAIN).sort != AGREED:
+            if causes and self.env.get(path, PLAIN).sort != sorts.AGREED:
                 found_in_stop(self, path, line, causes[0])
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
@@ -148,20 +93,36 @@ class Frame(Loops):
             if by:
                 self.link.puts[key].add(("", (self.file, self.at), True))
         summary.marks = marks_of(self) if self.marked else {}
-        returned = PLAIN
-        for n, value in enumerate(self._returned):
-            returned = value if n == 0 else either(returned, value)
-        if self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST):  # by what is given
-            returned = returned._replace(params=returned.params | self._told_by, sort=TEST)
+        returned = reduce(either, self._returned) if self._returned else PLAIN
+        if self._told_by and returned.const is UNKNOWN and returned.sort in (None, sorts.TEST):  # by what is given
+            returned = returned._replace(params=returned.params | self._told_by, sort=sorts.TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
             returned = none_on_some(returned, self._none_returned)
         if self.function.is_generator:
-            passed = ("passes", self._passes_on[0]) if self._passes_on else ENDLESS if self._never_ends else None
+            passed = ("passes", self._passes_on[0]) if self._passes_on else sorts.ENDLESS if self._never_ends else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
         summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
-        found_in_rest(self)
+        found_in_handles(self)
+        found_in_groups(self)
+
+    def _take_over_decorators(self) -> Value | None:
+        """What the functions that a project's decorators put around this one do besides calling it; what they give back instead, if all ranks get it."""
+        project, agreed = self.link.project, None
+        for name in self.function.decorators:
+            symbol = project.symbol_of(self.file, name)
+            inner = project.decorating(symbol) if symbol is not None and symbol.kind == "fn" else None
+            if symbol is None or inner is None or known.MEETS.isdisjoint(inner[1].words):
+                continue
+            summary = self.link.summary(symbol.file, inner[0])
+            place = Place(self.path, self.function.line, 1, f"@{name}")
+            for effect in summary.effects:
+                if effect.param < 0 and not effect.needs:
+                    group = "" if effect.group.startswith("@") else effect.group
+                    self.emit(effect._replace(way=(place, *effect.way)[:MOST_WAY], group=group))
+                    agreed = summary.returns if summary.returns.sort == sorts.AGREED else agreed
+        return agreed
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
         """A body that only some ranks come to."""
@@ -170,10 +131,6 @@ class Frame(Loops):
         self.block(body)
         self.conditions.pop()
         self._part(cause, self._cut(mark), [])
-
-    def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:
-        """The rules that look at single calls."""
-        found_in_call(self, name, full, node, args)
 
     # Statements.
 
@@ -197,15 +154,13 @@ class Frame(Loops):
         if (place := place_of(s.value)) is not None:
             fill(self, place)
         match s.value:
-            case Call(func=Ref(path=path)) if (
-                path.endswith((".append", ".extend")) and self.ref(path[:-7]).dep & UNEVEN
-            ):
-                self.env[path[:-7]] = Value(sort=PADDED)
+            case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend") and self.ref(path[:-7]).dep & UNEVEN:
+                self.env[path[:-7]] = Value(sort=sorts.PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
                 self.env[path[:-7]] = Value(
-                    sort=PICKED if is_held else FILLED if is_by_batch(self) else None, dep=given
+                    sort=sorts.PICKED if is_held else sorts.FILLED if is_by_batch(self) else None, dep=given
                 )
         return "exit" if ends_process(s.value) else ""
 
@@ -216,14 +171,14 @@ class Frame(Loops):
         value = self.value(s.value)
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
-        if self.conditions and name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
-            value = value._replace(sort=REST)
+        if self.conditions and name_of(s.value) == "len" and self.is_under(RANK):
+            value = value._replace(sort=sorts.REST)
         if s.adds and (is_part_of(s.value, s.targets[0]) or is_filled_up("+", [s.targets[0], s.value])):
-            value = Value(sort=PADDED)
+            value = Value(sort=sorts.PADDED)
         elif s.adds:
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
-            value = Value(sort=PADDED) if is_filled else either(old, value)
+            value = Value(sort=sorts.PADDED) if is_filled else either(old, value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
         if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
             self.handles.append((kept, s.value))
@@ -238,7 +193,7 @@ class Frame(Loops):
     def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
         """Binds a name. What is bound where not every rank comes differs; `is_certain`: its name adds nothing."""
         if isinstance(target, Op) and target.op == "seq":
-            parts = value.sort[1] if value.sort is not None and value.sort[0] == "tuple" else None
+            parts = value.sort[1] if value.kind == "tuple" else None
             for i, part in enumerate(target.parts):
                 fits = parts is not None and len(parts) == len(target.parts)
                 one = parts[i] if fits and parts is not None else Value(value.dep, value.params, shared_sort(value, i))
@@ -261,7 +216,7 @@ class Frame(Loops):
             return
         last = target.path.rpartition(".")[2]
         if self._is_empty and is_collected(last):
-            value = Value(sort=COLLECTED)
+            value = Value(sort=sorts.COLLECTED)
         if self.conditions or self.stayed or self._implied:
             value = self._under_conditions(value, "." in target.path)
             note_first(self, target.path)
@@ -286,23 +241,16 @@ class Frame(Loops):
         me = self.env.get(head)
         if name and value.sort in _WRAPPED:
             self.link.wrapped[self.file, last] = value
-        if (
-            name
-            and "." not in name
-            and not self.is_special
-            and me is not None
-            and me.sort is not None
-            and me.sort[0] == "obj"
-        ):
+        if name and "." not in name and not self.is_special and me is not None and me.kind == "obj":
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
     def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:
         """What is bound where not every rank comes."""
         for of in [*(c.value for c, *_ in self.conditions), *(self.stayed if is_kept else ())]:
-            is_told = value.sort == AGREED and of.zero is False and not of.dep & ~RANK
+            is_told = value.sort == sorts.AGREED and of.zero is False and not of.dep & ~RANK
             if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
-                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                sort = sorts.TEST if value.sort is None and value.const is not UNKNOWN else value.sort
                 value = value._replace(dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
@@ -310,7 +258,7 @@ class Frame(Loops):
 
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)
-        by_rank = any(c.value.dep & RANK for c, *_ in self.conditions)
+        by_rank = self.is_under(RANK)
         if s.kind in ("yield", "continue") and self.function.is_generator and not self._endless:
             self._ends_unevenly |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
             self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
@@ -321,12 +269,14 @@ class Frame(Loops):
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
             why = mixed(*(c.value for c, *_ in self.conditions))
-            told = TOLD if any(c.value.sort == AGREED for c, *_ in self.conditions) else 0
+            told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
             if (why.dep & DIFFERS or why.params or told) and s.value is not None:
                 self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
-        self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)
+        self._leaves_together |= any(
+            c.value.sort == sorts.AGREED and depth >= self.loops for c, _, depth in self.conditions
+        )
         differing = [
             (c, mark, n)
             for n, (c, mark, depth) in enumerate(self.conditions)
@@ -341,13 +291,11 @@ class Frame(Loops):
                 if value.const is False:
                     zero = not (cause.value.zero or False)
                 dep = cause.value.dep & DIFFERS
-                dep &= (
-                    -1 if dep & RAISED or value.const is None else ~FAILED
-                )  # what is not to be had is so on all ranks, perhaps
-                is_gone = (
-                    value.const is None and dep & OF_DATA and not dep & RANK
-                )  # else it is what the other ways give
-                sort = TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
+                if not dep & RAISED and value.const is not None:  # what is not to be had is so on all ranks, perhaps
+                    dep &= ~FAILED
+                # Else it is what the other ways give.
+                is_gone = value.const is None and dep & OF_DATA and not dep & RANK
+                sort = sorts.TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
                 value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
@@ -382,11 +330,6 @@ class Frame(Loops):
         symbol = self.link.project.symbol_of(self.file, name.path) if isinstance(name, Ref) else None
         bases = self.link.project.base_names(symbol.file, symbol.name) if symbol and symbol.kind == "class" else set()
         return ENDS.search(name_of(raised)) is not None or any(ENDS.search(b) for b in bases)
-
-    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
-        """A function that is called here may raise: the rank that leaves by it is compared with those that go on."""
-        for cause in causes if not (self._unsure or self._no_exits) else ():
-            self.ways_out.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
-from unhang.lint.filling import is_by_batch
+from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Expr, File, Found, Op, nodes_in
-from unhang.lint.special import BARE, HALF, paths_in
+from unhang.lint.keeping import is_by_batch
+from unhang.lint.special import paths_in
 from unhang.lint.values import DIFFERS, RANK, Conditional, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
-    from unhang.lint.expressions import Expressions
-    from unhang.lint.passing import Passing
+    from unhang.lint.operators import Operators
 
 _ASKS_GRAPH = {"requires_grad", "grad_fn"}
 _WITHOUT = {"no_grad", "inference_mode"}
@@ -26,7 +24,7 @@ def have_graphs(files: Iterable[File]) -> bool:
     return any(not known.MEETS.isdisjoint(f.words) for f in own)
 
 
-def parts_graphs(frame: Expressions, test: Expr, v: Value) -> bool:
+def parts_graphs(frame: Operators, test: Expr, v: Value) -> bool:
     """Whether a condition is this rank's own: by what differs, or by its own entry of a list (`if counts[rank]`)."""
     is_own = isinstance(test, Op) and test.op == "[]" and bool(frame.value(test.parts[1]).dep & RANK)
     return is_own or bool(v.dep & DIFFERS)
@@ -34,37 +32,37 @@ def parts_graphs(frame: Expressions, test: Expr, v: Value) -> bool:
 
 def is_half(a: Value, b: Value) -> bool:
     """Whether one of two values is a constant, and the other is not."""
-    return BARE in (a.sort, b.sort) and a.sort != b.sort
+    return sorts.BARE in (a.sort, b.sort) and a.sort != b.sort
 
 
-def added(frame: Passing, old: Value | None, value: Value) -> Value:
+def added(frame: Operators, old: Value | None, value: Value) -> Value:
     """What a name is worth that held a constant, and gets more in those rounds in which the rank's batch has something."""
-    if old is not None and old.sort == BARE and value.sort != BARE and frame.loops and is_by_batch(frame):
-        return value._replace(sort=HALF)
+    if old is not None and old.sort == sorts.BARE and value.sort != sorts.BARE and frame.loops and is_by_batch(frame):
+        return value._replace(sort=sorts.HALF)
     return value
 
 
-def mark_half(frame: Branches, test: Expr, condition: Value, here: dict[str, Value], there: dict[str, Value]) -> None:
+def mark_half(frame: Operators, test: Expr, condition: Value, here: dict[str, Value], there: dict[str, Value]) -> None:
     """Names that hold a constant on some ranks, and on others what has a graph. Who asks for the graph takes care of that."""
     asked = {p.rpartition(".")[0] for p in paths_in(test) if p.rpartition(".")[2] in _ASKS_GRAPH}
     asked |= {p for n in nodes_in(test) if isinstance(n, Attr) and n.name in _ASKS_GRAPH for p in paths_in(n.base)}
     for name in asked & frame.env.keys():
-        if frame.env[name].sort in (BARE, HALF):
+        if frame.env[name].sort in (sorts.BARE, sorts.HALF):
             frame.env[name] = frame.env[name]._replace(sort=None)
     if parts_graphs(frame, test, condition):
         for name, value in frame.env.items():
             a, b = here.get(name), there.get(name)
             if a is not None and b is not None and is_half(a, b):
-                frame.env[name] = value._replace(sort=HALF)
+                frame.env[name] = value._replace(sort=sorts.HALF)
 
 
-def found_in_graph(frame: Passing, node: Call, args: list[Value], name: str) -> None:
+def found_in_graph(frame: Operators, node: Call, args: list[Value], name: str) -> None:
     """An autograd function is given a constant by some ranks: these skip the collectives of its backward."""
     if any(d.rpartition(".")[2] in _WITHOUT for d in frame.function.decorators):
         return
     for v in args:
         found = Found("LNT117", node.line, node.column + 1, {"call": frame.place(node, name).text})
-        if v.sort == HALF:
+        if v.sort == sorts.HALF:
             frame.link.report(frame.path, found)
-        elif v.sort is not None and v.sort[0] == "param":
+        elif v.kind == "param":
             frame.later.append(Conditional(v.sort[1], "is half", found, frame.path))

@@ -83,6 +83,13 @@ class Set(Node, tag=11):
     line: int
     adds: bool = False
 
+    def pairs(self) -> Iterator[tuple[Expr, Expr]]:
+        """What is bound to what: `a, b = {}, {}` binds both."""
+        for target in self.targets:
+            yield target, self.value
+            if isinstance(target, Op) and isinstance(self.value, Op) and len(target.parts) == len(self.value.parts):
+                yield from zip(target.parts, self.value.parts, strict=True)
+
 
 class If(Node, tag=12):
     """A condition; also a `match`, whose cases are its branches. `text`: how it reads."""
@@ -185,6 +192,16 @@ class Function(msgspec.Struct, array_like=True, dict=True):
         """What is asked of it again and again, kept by those who ask."""
         return {}
 
+    def default_of(self, i: int) -> Expr | None:
+        """What parameter `i` is where nobody gives it; None: it has to be given."""
+        at = i - (len(self.parameters) - len(self.defaults))
+        return self.defaults[at] if 0 <= at < len(self.defaults) else None
+
+    @property
+    def is_property(self) -> bool:
+        """Whether it runs where somebody asks for an attribute."""
+        return any(d.endswith("property") for d in self.decorators)
+
     @property
     def is_method(self) -> bool:
         """Whether its first parameter is the object."""
@@ -255,6 +272,11 @@ def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
             if kind is not left_out:
                 for name in parts:
                     todo.append(getattr(one, name))
+
+
+def calls_in(part: object) -> Iterator[Call]:
+    """Every call in a body or an expression, the outer ones first."""
+    return (n for n in nodes_in(part) if isinstance(n, Call))
 
 
 def each_of(given: Leave) -> Loop:

@@ -1,78 +1,85 @@
-"""What objects keep of what their methods are given: a counter of bad epochs, an average, a flag that says stop."""
+"""What objects and containers keep: of what methods are given (a counter of bad epochs, a flag that says stop), and of what the batches of this rank had in them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from unhang.lint.filling import note_keys
-from unhang.lint.ir import Call, Expr, Ref
-from unhang.lint.special import LENGTH, TEST, name_of
+from unhang.lint import sorts
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
+from unhang.lint.special import element, is_held, is_numbered, name_of, paths_in
 from unhang.lint.values import (
-    AGREED,
+    DATA,
     DIFFERS,
+    LOCAL,
     LOSS,
     MAYBE,
     NO_PARAMS,
     OWN_BATCH,
-    OWN_KEYS,
     RANK,
     UNEVEN,
     UNKNOWN,
+    Given,
+    Kept,
     Value,
     either,
     mixed,
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.flow import Frame
-    from unhang.lint.passing import Passing
+    from unhang.lint.link import Link
+    from unhang.lint.operators import Operators
+    from unhang.lint.project import Project
 
 _BARS = {"tqdm", "trange", "ProgressBar"}
+_WAITS = {"join", "result", "wait", "as_completed", "shutdown", "synchronize"}
+_PUTS_IN = {"append", "extend", "add", "update"}
 
 
-def keep(frame: Frame, name: str, value: Value) -> Value:
+def keep(frame: Operators, name: str, value: Value) -> Value:
     """What an attribute is worth that a method sets, also under conditions on what it was given; noted for those who call the method."""
     params = value.params.union(*(c.value.params for c, *_ in frame.conditions)) - {0}
-    if not params or (value.sort is not None and value.sort[0] in ("param", "fn", "bound", "obj", "class")):
+    if not params or value.kind in ("param", "fn", "bound", "obj", "class"):
         return value
-    is_flag = isinstance(value.const, bool) or value.sort == TEST
-    kept = Value(value.dep, params, TEST if is_flag else None)
+    is_flag = isinstance(value.const, bool) or value.sort == sorts.TEST
+    kept = Value(value.dep, params, sorts.TEST if is_flag else None)
     old = frame.keeps.get(name)
-    frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=TEST if is_flag else old.sort)
-    return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST if is_flag else value.sort)
+    frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=sorts.TEST if is_flag else old.sort)
+    return value._replace(params=value.params | params, const=UNKNOWN, sort=sorts.TEST if is_flag else value.sort)
 
 
-def by_conditions(frame: Frame, value: Value) -> Value:
+def by_conditions(frame: Operators, value: Value) -> Value:
     """A flag that is set under conditions on what the function was given."""
     params = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions))
     if not params or not isinstance(value.const, bool):
         return value
-    return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST)
+    return value._replace(params=value.params | params, const=UNKNOWN, sort=sorts.TEST)
 
 
-def marks_of(frame: Frame) -> dict[tuple[int, str], Value]:
+def marks_of(frame: Operators) -> dict[tuple[int, str], Value]:
     """What a function sets on the objects that it is given, where that differs by what else it is given, or is agreed on."""
     marks = {}
     for at, parameter in enumerate(frame.function.parameters):
         if at or not frame.function.is_method:
             for path, v in frame.env.items():
                 head, _, name = path.partition(".")
-                if head == parameter and name in frame.marked and (v.dep & DIFFERS or v.params or v.sort == AGREED):
+                is_told = v.dep & DIFFERS or v.params or v.sort == sorts.AGREED
+                if head == parameter and name in frame.marked and is_told:
                     marks[at, name] = v
     return marks
 
 
-def mark(frame: Passing, marks: dict[tuple[int, str], Value], given: dict[int, tuple[Expr, Value]]) -> None:
+def mark(frame: Operators, marks: dict[tuple[int, str], Value], given: Given) -> None:
     """After a call, an object that was given to it has what was set there."""
     for (at, name), v in marks.items():
         of = given[at][0] if at in given else None
         by = mixed(*(given[i][1] for i in v.params if i in given))
-        if isinstance(of, Ref) and (v.sort == AGREED or (v.dep | by.dep) & DIFFERS or by.params):
-            sort = v.sort if v.sort in (AGREED, TEST) else None
+        if isinstance(of, Ref) and (v.sort == sorts.AGREED or (v.dep | by.dep) & DIFFERS or by.params):
+            sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
             frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort, v.zero), True)
 
 
-def by_some(frame: Passing, sort: tuple[Any, ...], owner: str, alone: Value | None = None) -> None:
+def by_some(frame: Operators, sort: tuple[Any, ...], owner: str, alone: Value | None = None) -> None:
     """After a call of a method that some ranks alone make, its object has there what the method sets."""
     function = frame.link.project.function(sort[1], sort[2])
     causes = [c.value for c, *_ in frame.conditions] + ([alone] if alone is not None else [])
@@ -87,13 +94,13 @@ def by_some(frame: Passing, sort: tuple[Any, ...], owner: str, alone: Value | No
                 del frame.env[path]
             continue
         set_there = frame.link.attribute(me, name) or Value()
-        if set_there.sort in (None, TEST):
-            is_flag = isinstance(set_there.const, bool) or set_there.sort == TEST
-            frame.env[path] = Value(RANK, NO_PARAMS, TEST if is_flag else None)
+        if set_there.sort in (None, sorts.TEST):
+            is_flag = isinstance(set_there.const, bool) or set_there.sort == sorts.TEST
+            frame.env[path] = Value(RANK, NO_PARAMS, sorts.TEST if is_flag else None)
             frame.link.of_first.add((frame.file, path))
 
 
-def note_first(frame: Frame, path: str) -> None:
+def note_first(frame: Operators, path: str) -> None:
     """Remembers what is bound where the first rank alone comes, or where it does not."""
     causes = [c.value for c, *_ in frame.conditions] + (frame.stayed if "." in path else [])
     if not any(v.dep & RANK and v.zero is not None and not v.group for v in causes):
@@ -104,7 +111,7 @@ def note_first(frame: Frame, path: str) -> None:
         frame.link.of_first.add((frame.file, path))
 
 
-def note_bar(frame: Frame, bar: Expr, made: Expr) -> None:
+def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
     """A progress bar that most ranks disable counts on the others only: `tqdm(..., disable=rank != 0)`, and then `bar.n`."""
     off = made.given("disable") if isinstance(made, Call) and name_of(made) in _BARS else None
     if off is not None and isinstance(bar, Ref):
@@ -113,22 +120,244 @@ def note_bar(frame: Frame, bar: Expr, made: Expr) -> None:
             frame.env[f"{bar.path}.n"] = Value(RANK, zero=by.zero)
 
 
-def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:
+def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Given) -> None:
     """After a call of a method, its object keeps what differs between ranks, if it was given that."""
     for name, kept in keeps.items():
-        if kept.sort == OWN_KEYS:
+        if kept.sort == sorts.OWN_KEYS:
             by = mixed(*(given[i][1] for i in kept.params if i in given))
-            if by.dep & OWN_BATCH or any(given[i][1].sort == OWN_KEYS for i in kept.params if i in given):
-                frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=OWN_KEYS)
+            if by.dep & OWN_BATCH or any(given[i][1].sort == sorts.OWN_KEYS for i in kept.params if i in given):
+                frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=sorts.OWN_KEYS)
                 note_keys(frame, owner, name)
             elif owner == "self" and by.params:
-                frame.keeps[name] = Value(0, by.params, OWN_KEYS)
+                frame.keeps[name] = Value(0, by.params, sorts.OWN_KEYS)
             continue
         values = [given[i][1] for i in kept.params if i in given]
-        by = mixed(*(v if v.sort != LENGTH else Value(0, v.params) for v in values))
+        by = mixed(*(v if v.sort != sorts.LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:
             frame.keeps[name] = either(frame.keeps.get(name, Value()), Value(by.dep, by.params - {0}, kept.sort))
         if by.dep & (LOSS | MAYBE) or by.params:
             frame.env[f"{owner}.{name}"] = Value(
                 by.dep & (LOSS | MAYBE), by.params if owner == "self" else NO_PARAMS, kept.sort
             )
+
+
+def is_new_dictionary(e: Expr) -> bool:
+    """Whether a dictionary begins here: `{}`, `{"loss": x}`, `dict()`, `defaultdict(list)`."""
+    match e:
+        case Op(op="dict"):
+            return True
+        case Call(args=args):
+            name = name_of(e)
+            return name == "defaultdict" or (name in ("dict", "OrderedDict", "Counter") and not args)
+    return False
+
+
+def place_of(e: Expr) -> Op | None:
+    """`kept[key]` in `kept[key].append(x)`; None: something else is done."""
+    match e:
+        case Call(func=Attr(base=Op(op="[]") as place, name=name)) if name in _PUTS_IN:
+            return place
+        case Call(func=Attr(base=Call(func=Ref(path=path), args=[key, *_]), name=name)) if name in _PUTS_IN:
+            owner, _, last = path.rpartition(".")
+            return Op("[]", [Ref(owner), key]) if last == "setdefault" and owner else None
+    return None
+
+
+def is_by_batch(frame: Operators) -> bool:
+    """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
+    inside = [c for c, _, depth in frame.conditions if depth >= frame.loops]
+    left = [e.cause for e in frame.ways_out if e.kind == "continue" and e.loops == frame.loops]
+    return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in (*inside, *left))
+
+
+def is_by_own_state(frame: Operators) -> bool:
+    """Whether a rank comes to this line where its own clock, memory or disk allows it."""
+    causes = [c for c, *_ in frame.conditions] + [e.cause for e in frame.ways_out if e.kind in ("continue", "return")]
+    return any(c.value.dep & LOCAL and not c.value.dep & RANK for c in causes)
+
+
+def fill(frame: Operators, place: Op) -> None:
+    """Something is put into `kept[key]`: where the key is a word of the batch, each rank has keys of its own."""
+    base, key = place.parts
+    if not isinstance(base, Ref):
+        return
+    v = frame.value(key) if isinstance(key, Ref | Op) else Value()
+    head, _, name = base.path.partition(".")
+    by = frozenset[int]()
+    if isinstance(key, Const) and "." not in base.path and not has_word(frame, base.path, key):
+        by = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions if c.value.sort == sorts.TEST))
+    if by and not is_by_batch(frame) and is_dictionary(frame, base.path):
+        old = frame.env.get(base.path, Value())
+        frame.env[base.path] = Value(old.dep, old.params | by, sorts.OWN_KEYS)
+        return
+    is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
+    if v.dep & RANK or not is_told or v.sort not in (None, sorts.SAMPLE, ("param", *v.params)):
+        return
+    if not is_dictionary(frame, base.path):
+        return
+    if not v.dep & DATA and v.params:
+        if head == "self" and name and not frame.is_special:
+            frame.keeps[name] = Value(0, v.params, sorts.OWN_KEYS)
+        return
+    frame.env[base.path] = Value(UNEVEN, sort=sorts.OWN_KEYS)
+    if name:
+        note_keys(frame, head, name)
+
+
+def has_word(frame: Operators, path: str, word: Const) -> bool:
+    """Whether a dictionary of this function begins with a word."""
+    bound = (v for n in frame.function.bindings for t, v in n.pairs() if t == Ref(path))
+    return any(isinstance(v, Op) and v.op == "dict" and word in v.parts for v in bound)
+
+
+def container_of(e: Node) -> str:
+    """The attribute of the object into which an expression or a target puts something: `self.kept.append(x)`, `self.kept[key]`."""
+    match e:
+        case Call(func=Ref(path=path)) if path.startswith("self.") and path.count(".") == 2:
+            _, name, method = path.split(".")
+            return name if method in _PUTS_IN or method == "setdefault" else ""
+        case Call(func=Attr(base=base, name=name)) if name in _PUTS_IN:
+            return container_of(base)
+        case Op(op="[]", parts=[Ref(path=path), _]):
+            return path[5:] if path.startswith("self.") and path.count(".") == 1 else ""
+        case Op(op="[]", parts=[base, _]):
+            return container_of(base)
+    return ""
+
+
+def containers(function: Function) -> set[str]:
+    """Attributes of the object into which a method puts something."""
+    if "puts" not in function.notes:
+        nodes = list(nodes_in(function.body))
+        made = [n for n in nodes if isinstance(n, Call)]
+        bound = [t for n in nodes if isinstance(n, Set) for t in n.targets if isinstance(t, Op) and t.op == "[]"]
+        function.notes["puts"] = {container_of(e) for e in (*made, *bound)} - {""}
+    return function.notes["puts"]  # type: ignore[no-any-return]
+
+
+def note_put(frame: Operators, e: Expr) -> None:
+    """Something is put into a container that the object keeps."""
+    name, me = container_of(e), frame.env.get("self")
+    if name and me is not None and me.kind == "obj" and not frame.is_special:
+        key = (me.sort[1], me.sort[2], name)
+        frame.puts[key] = frame.puts.get(key, True) and is_by_batch(frame)
+        if is_by_own_state(frame):
+            frame.link.by_state.add(key)
+
+
+def take_over_puts(frame: Operators, puts: dict[Kept, bool], function: Function, owner: str) -> None:
+    """A method is called that puts something into what its object keeps."""
+    by_batch = is_by_batch(frame)
+    for key, by in puts.items():
+        if owner == "self" or function.name == frame.function.name:  # it is our own caller's affair
+            frame.puts[key] = frame.puts.get(key, True) and (by or by_batch)
+        else:
+            frame.link.puts[key].add((function.name, (frame.file, frame.at), by or by_batch))
+
+
+def is_filled_by_batches(link: Link, key: Kept) -> bool:
+    """Whether all who put something into a container of an object do so only where the rank's own batch is good for it."""
+    rows = link.puts.get(key, set())
+    if not rows or not all(by for *_, by in rows):
+        return False
+    project, sites = link.project, {(method, site) for method, site, _ in rows}
+    own = [(at, project.function(key[0], at)) for at in project.methods_of(key[0], key[1]).values()]
+    todo = [f.name for at, f in own if key[2] in containers(f) and ("", (key[0], at)) not in sites]
+    seen = set(todo)
+    while todo:
+        name = todo.pop()
+        for where, f in project.callers_by_name(name):
+            if f.owner == key[1] and where[0] == key[0]:
+                todo += [f.name] if f.name not in seen else []
+                seen.add(f.name)
+            elif f.name != name and sites.isdisjoint(((name, where), ("", where))):
+                return False
+    return True
+
+
+def set_by_threads(project: Project) -> Iterator[tuple[Kept, Value]]:
+    """What a function sets that runs in a thread, where no method of its object waits for it: how far it is, each rank has for itself."""
+    for (file, at), f in project.all_functions().items():
+        if not f.owner or "Thread" not in f.words:
+            continue
+        functions = project.files[file].functions
+        if any(x.owner == f.owner and not _WAITS.isdisjoint(x.words) for x in functions):
+            continue
+        made = (n for n in calls_in(f.body) if name_of(n) == "Thread")
+        names = {n.path for n in (call.given("target", 1) for call in made) if isinstance(n, Ref)}
+        for x in functions:
+            if (x.name in names and x.inside == at) or (f"self.{x.name}" in names and x.owner == f.owner):
+                flags = {
+                    t.path[5:]
+                    for n in x.bindings
+                    for t in n.targets
+                    if isinstance(t, Ref)
+                    and t.path[:5] == "self."
+                    and isinstance(n.value, Const)
+                    and isinstance(n.value.value, bool)
+                }
+                yield from (((file, f.owner, name), Value(LOCAL, sort=sorts.TEST)) for name in flags)
+                yield from (((file, f.owner, name), Value(LOCAL, sort=sorts.BESIDE)) for name in containers(x))
+
+
+def note_keys(frame: Operators, owner: str, name: str) -> None:
+    """An attribute of an object of the project has other keys on each rank."""
+    me = frame.ref(owner).sort
+    if me is not None and me[0] == "obj":
+        frame.link.keyed.add((me[1], me[2], name))
+
+
+def is_dictionary(frame: Operators, path: str) -> bool:
+    """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
+    of_object = path.startswith("self.")
+    key = (frame.file, -1, frame.function.owner) if of_object else (frame.file, frame.at, "")
+    known = frame.link.dictionaries.get(key)
+    if known is None:
+        functions = [frame.function]
+        if of_object:
+            functions = [f for f in frame.source.functions if f.owner == frame.function.owner]
+        bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in n.pairs())
+        known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
+        frame.link.dictionaries[key] = known
+    return path in known
+
+
+def comprehension(frame: Operators, parts: list[Expr]) -> Value:
+    """What is gathered by `[made for each of over if it is good]`."""
+    before, dep, sort, mark = dict(frame.env), 0, None, len(frame.effects)
+    ragged, params = False, NO_PARAMS
+    for loop in parts[1:]:
+        assert isinstance(loop, Op)
+        over = frame.value(loop.parts[1])
+        dep |= over.dep & UNEVEN
+        ragged |= over.kind in ("ragged", "set")
+        frame.assign(loop.parts[0], element(over), is_certain=True)
+        if over.kind == "sized" or over.sort in (sorts.PICKED, sorts.OWN_KEYS):
+            sort = over.sort
+        if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
+            sort = over.sort  # it comes in the order of the set
+        if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
+            dep, sort = dep | UNEVEN, over.sort
+        for condition in loop.parts[2:]:
+            test = frame.value(condition)
+            asked, params = test.dep, params | test.params
+            if asked & RANK:  # those of this rank
+                dep, sort = dep | UNEVEN, sort or ("share", "picked")
+            sort = sorts.FILLED if asked & DATA and sort is None else sort
+            if is_held(condition, loop.parts[0]):
+                sort = sorts.PICKED
+    before_it = len(frame.effects)
+    pair = parts[0].parts if isinstance(parts[0], Op) and parts[0].op == "dict" else []
+    if len(pair) == 2 and ragged and not isinstance(pair[0], Const):  # a word of the batch
+        key = frame.value(pair[0])
+        by, sort = key.dep & DATA, sorts.OWN_KEYS if key.dep & DATA or key.params else sort
+        dep |= UNEVEN if by else 0
+        params |= key.params if not by else NO_PARAMS
+    made = frame.value(pair[1] if len(pair) == 2 else parts[0])
+    if dep & UNEVEN and len(frame.effects) > before_it and isinstance(parts[1], Op):
+        frame.uneven_part(Value(UNEVEN, sort=sort), parts[1].parts[1], mark)
+    frame.env.clear()
+    frame.env.update(before)
+    if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "own keys") or not made.sort):
+        return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
+    return Value(made.dep | dep, made.params | params, ("many", made.sort) if made.sort else None)

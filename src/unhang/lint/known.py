@@ -169,11 +169,9 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "load_checkpoint": "load",
         "save_16bit_model": "save",
     },
-    "accelerator": {},
     "hf model": {"()": "forward", "forward": "forward", "generate": "forward"},  # sharded, where the trainer shards it
     "hf trainer": {"train": "fit", "evaluate": "fit", "predict": "fit", "save_model": "save"},
     "metric": {"compute": "all_gather", "sync": "all_gather"},
-    "fabric": {},
     "trainer": {"fit": "fit", "validate": "fit", "test": "fit", "predict": "fit", "save_checkpoint": "save"},
 }
 # Names that say where a call runs: decorators whose function runs on one rank alone.
@@ -181,9 +179,6 @@ ONE_RANK_DECORATORS = {
     *("rank_zero_only", "on_main_process", "main_process_only", "master_only", "only_on_main_process", "rank0_only"),
     *("on_local_main_process", "is_main_process_only", "run_on_main", "rank_zero_only_and_wait"),
 }
-# Context managers inside which other ranks wait: what is different there is so on purpose.
-RANK_FIRST = {"main_process_first", "local_main_process_first", "torch_distributed_zero_first", "rank_zero_first"}
-
 # Results that differ between ranks although no rank is in them: the clock, chance, the process, the node.
 LOCAL_SOURCES = {
     *("time.time", "time.time_ns", "time.monotonic", "time.perf_counter", "time.strftime", "time.process_time"),

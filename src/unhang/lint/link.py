@@ -9,21 +9,19 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from unhang.lint import known, libraries
+from unhang.lint import known, libraries, sorts
 from unhang.lint.buffers import Buffers, finds_unused
-from unhang.lint.filling import is_filled_by_batches, set_by_threads
 from unhang.lint.graphs import have_graphs
 from unhang.lint.ir import File, Found
+from unhang.lint.keeping import is_filled_by_batches, set_by_threads
 from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
     FAILED,
-    FILLED,
     LOCAL,
     MAYBE,
     NO_PARAMS,
-    OWN_KEYS,
     PLAIN,
     RAISED,
     UNEVEN,
@@ -40,6 +38,7 @@ from unhang.lint.values import (
 
 _DEEPEST = 40
 _WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"}
+_NO_NAMES = {"<module>", "<lambda>", ""}
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
@@ -58,16 +57,12 @@ class Link(Makers):
         self.threads: list[Thread] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
-        self.given: set[tuple[int, str, str]] = set()  # attributes of objects that are what somebody gave
+        self.given: set[Kept] = set()  # attributes of objects that are what somebody gave
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
-        self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
-        self.by_state: set[tuple[int, str, str]] = (
-            set()
-        )  # those into which a rank puts what its clock, memory or disk allows
-        self.puts: defaultdict[Kept, set[Put]] = defaultdict(
-            set
-        )  # who puts something into containers that objects keep
+        self.keyed: set[Kept] = set()  # attributes of objects that have other keys on each rank
+        self.by_state: set[Kept] = set()  # into which a rank puts what its clock, memory or disk allows
+        self.puts: defaultdict[Kept, set[Put]] = defaultdict(set)  # who puts something into what objects keep
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
@@ -86,9 +81,8 @@ class Link(Makers):
         self._twice: set[Followed] = set()
         self._following: list[Asked] = []  # the functions that are being followed now
         self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
-        self.outside: dict[tuple[int, str, str], list[Outside]] = {}  # each value once
+        self.outside: dict[Kept, list[Outside]] = {}  # each value once
         self.pending: list[Outside] = []  # what others have set
-        self._setters: dict[tuple[int, str], set[Asked]] = {}  # functions that set attributes of objects of a class
         self.whole = self._kept_whole(files)
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
         self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
@@ -112,7 +106,7 @@ class Link(Makers):
 
     def roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
-        words = {*known.WORDS, "[]"}
+        words, trains = {*known.WORDS, "[]"}, self.wraps or self.trains
         todo = self.project.all_functions()
         filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
             f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
@@ -126,25 +120,17 @@ class Link(Makers):
                 yield file, 0
         while True:
             found = [
-                k
-                for k, f in todo.items()
-                if f.is_generator
-                or f.name == "__iter__"
-                or not words.isdisjoint(f.words)
-                or k in asking
+                k for k, f in todo.items()
+                if f.is_generator or f.name == "__iter__" or not words.isdisjoint(f.words) or k in asking
                 or any(d.rpartition(".")[2] in words for d in f.decorators)
-                or ((self.wraps or self.trains) and f.name == "forward" and not filters.isdisjoint(f.words))
-                or ((self.wraps or self.trains) and f.owner and not known.DRAWS.isdisjoint(f.words))
-            ]
+                or (trains and f.name == "forward" and not filters.isdisjoint(f.words))
+                or (trains and f.owner and not known.DRAWS.isdisjoint(f.words))
+            ]  # fmt: skip
             if not found:
                 return
             for key in found:
                 function = todo.pop(key)
-                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - {
-                    "<module>",
-                    "<lambda>",
-                    "",
-                }
+                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - _NO_NAMES
                 words |= {"apply"} if function.has_context else set()
                 if function.inside <= 0:
                     yield key
@@ -198,9 +184,8 @@ class Link(Makers):
             value, by = self._tops[key]
         else:
             symbol = self.project.find(file, name)
-            by = (
-                file if symbol is None else symbol.file if symbol.kind == "var" else -1
-            )  # the module whose lines say it
+            # The module whose lines say it.
+            by = file if symbol is None else symbol.file if symbol.kind == "var" else -1
             self._tops[key] = PLAIN, by
             self._tops[key] = value, _ = self._of_symbol(symbol) if symbol else self._bound(file, name), by
             if file in self._begun:  # it may be bound later
@@ -211,11 +196,11 @@ class Link(Makers):
 
     def _bound(self, file: int, name: str) -> Value:
         """What a name means that is bound by the lines of the module, or by nobody."""
-        from unhang.lint.special import TEST, value_of_name
+        from unhang.lint.special import value_of_name
 
         own = self.module_values(file).get(name)
         if own is not None:
-            return Value(LOCAL, sort=TEST) if (file, name) in self.global_flags else own
+            return Value(LOCAL, sort=sorts.TEST) if (file, name) in self.global_flags else own
         full = self.project.files[file].names.get(name)
         if full is not None:
             return Value(sort=("ext", full.lstrip(".")))
@@ -254,17 +239,16 @@ class Link(Makers):
 
     def full_of(self, v: Value) -> str:
         """The full name of a function, class or outside object; empty: it has none."""
-        sort = v.sort
-        if sort is None:
+        kind = v.kind
+        if kind == "ext":
+            return str(v.sort[1])
+        if kind not in ("fn", "class"):
             return ""
-        if sort[0] == "ext":
-            return str(sort[1])
-        if sort[0] == "fn":
-            function = self.project.function(sort[1], sort[2])
-            return (
-                "" if function.owner or function.inside > 0 else f"{self.project.files[sort[1]].module}.{function.name}"
-            )
-        return f"{self.project.files[sort[1]].module}.{sort[2]}" if sort[0] == "class" else ""
+        _, file, of = v.sort
+        function = self.project.function(file, of) if kind == "fn" else None
+        if function is not None and (function.owner or function.inside > 0):
+            return ""
+        return f"{self.project.files[file].module}.{of if function is None else function.name}"
 
     # Objects.
 
@@ -277,7 +261,7 @@ class Link(Makers):
             at = self.project.methods_of(f, c).get(name)
             if at is not None:
                 function = self.project.function(f, at)
-                if any(d.endswith("property") for d in function.decorators):
+                if function.is_property:
                     return self.summary(f, at).returns
                 return Value(sort=("bound", f, at))
             if kind == "obj":
@@ -285,9 +269,9 @@ class Link(Makers):
             if (f, c, name) in self.by_threads:
                 return self.by_threads[f, c, name]
             if (f, c, name) in self.keyed or (f, c, name) in self.by_state:
-                return Value(UNEVEN | LOCAL * ((f, c, name) in self.by_state), sort=OWN_KEYS)
+                return Value(UNEVEN | LOCAL * ((f, c, name) in self.by_state), sort=sorts.OWN_KEYS)
             if self.when[0] and is_filled_by_batches(self, (f, c, name)):
-                return Value(sort=FILLED)
+                return Value(sort=sorts.FILLED)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
                 return value
         return None
@@ -296,20 +280,12 @@ class Link(Makers):
     def meeting_properties(self) -> set[str]:
         """Names of properties that make collectives themselves."""
         functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
-        asked = (f for f in functions if any(d.endswith("property") for d in f.decorators))
-        return {f.name for f in asked if not known.MEETS.isdisjoint(f.words)}
+        return {f.name for f in functions if f.is_property and not known.MEETS.isdisjoint(f.words)}
 
     @cached_property
-    def by_threads(self) -> dict[tuple[int, str, str], Value]:
+    def by_threads(self) -> dict[Kept, Value]:
         """Attributes of objects that a thread sets, at a time of its own."""
         return dict(set_by_threads(self.project))
-
-    def property_of(self, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
-        """The function of such a property of an object."""
-        found = self.project.method(sort[1], sort[2], name)
-        return (
-            found if found and any(d.endswith("property") for d in self.project.function(*found).decorators) else None
-        )
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
@@ -327,17 +303,15 @@ class Link(Makers):
     def set_attribute(self, file: int, cls: str, name: str, value: Value) -> None:
         """A method sets an attribute of `self`."""
         if self._following:
-            self._setters.setdefault((file, cls), set()).add(self._following[-1])
             self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
-        sort = value.sort
-        if sort is not None and sort[0] == "param":
+        if value.kind == "param":
             self.given.add((file, cls, name))
-        if sort is not None and sort[0] in ("param", "of", "sized", "bare", "half bare"):
+        if value.kind in ("param", "of", "sized", "bare", "half bare"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
-        parts = value.dep & DIFFERS & ~MAYBE or (value.sort is not None and value.sort[0] in ("wrap", "group"))
+        parts = value.dep & DIFFERS & ~MAYBE or (value.kind in ("wrap", "group"))
         if parts and self._following and self._following[-1][0] != file:
             before = self.outside.setdefault((file, cls, name), [])
             if all(one.value != value for one in before):

@@ -62,7 +62,7 @@ class Lowering:
 
     def module(self, tree: ast.Module) -> None:
         """Lowers the whole file."""
-        self._function("<module>", 1, [], [], [], lambda: self._block(tree.body))
+        self._function("<module>", 1, [], [], [], tree)
         if any(not _SPAWNS.isdisjoint(f.words) for f in self.functions):
             calls = (
                 n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args and isinstance(n.args[0], ast.Name)
@@ -73,7 +73,7 @@ class Lowering:
 
     def _function(
         self, name: str, line: int, parameters: list[str], defaults: list[Expr | None], decorators: list[str],
-        body: Callable[[], list[Stmt]],
+        of: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
     ) -> int:  # fmt: skip
         before = self._at, self._words, self._sets, self._yields
         at = len(self.functions)
@@ -81,7 +81,11 @@ class Lowering:
         function = Function(name, line, owner, self._at, parameters, defaults, decorators, [], [], False, packed([]))
         self.functions.append(function)
         self._at, self._words, self._sets, self._yields = at, set(), set(), False
-        function.raw = packed(body())
+        function.raw = packed(
+            [Leave("return", self._expr(of.body), of.lineno, of.col_offset)]
+            if isinstance(of, ast.Lambda)
+            else self._block(of.body)
+        )
         function.words, function.sets = sorted(self._words), sorted(self._sets)
         function.is_generator = self._yields
         self._at, self._words, self._sets, self._yields = before
@@ -95,11 +99,7 @@ class Lowering:
             self._expr(d) if d is not None else None for d in a.kw_defaults
         ]
         if isinstance(node, ast.Lambda):
-            body = node.body
-            return self._function(
-                "<lambda>", node.lineno, parameters, defaults, [],
-                lambda: [Leave("return", self._expr(body), node.lineno, node.col_offset)],
-            )  # fmt: skip
+            return self._function("<lambda>", node.lineno, parameters, defaults, [], node)
         decorators = [d for d in (dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list) if d]
         if a.vararg:
             parameters.append("*" + a.vararg.arg)
@@ -109,15 +109,12 @@ class Lowering:
             for x in (*positional, *a.kwonlyargs)
             if isinstance(x.annotation, ast.Name | ast.Attribute) and _last(x.annotation) in _WRAPPERS
         }
-        statements = node.body
         owner = self._owner
         if self._at > 0:
             self._owner = ""
         rounds, self._syntax.within_loops = self._syntax.within_loops, [node]
         try:
-            at = self._function(
-                node.name, node.lineno, parameters, defaults, decorators, lambda: self._block(statements)
-            )
+            at = self._function(node.name, node.lineno, parameters, defaults, decorators, node)
             self.functions[at].annotated = wrappers
             return at
         finally:
@@ -160,24 +157,15 @@ class Lowering:
                 self._syntax.statement(node)
             out.append(Do(self._expr(value), node.lineno))
 
-    def _assign(self, node: ast.Assign, out: list[Stmt]) -> None:
-        self._set(node.targets, node.value, node.lineno, out)
-
-    def _annotated(self, node: ast.AnnAssign, out: list[Stmt]) -> None:
-        if node.value is not None:
-            self._set([node.target], node.value, node.lineno, out)
-
-    def _augmented(self, node: ast.AugAssign, out: list[Stmt]) -> None:
-        self._set([node.target], node.value, node.lineno, out, adds=True)
-
-    def _set(
-        self, targets: Sequence[ast.expr], value: ast.expr, line: int, out: list[Stmt], adds: bool = False
-    ) -> None:
+    def _set(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, out: list[Stmt]) -> None:
+        if node.value is None:
+            return
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             if isinstance(target, ast.Attribute | ast.Subscript):
-                self._syntax.assign(self._at, target, value, target)
+                self._syntax.assign(self._at, target, node.value, target)
         lowered = [self._target(t) for t in targets]
-        out.append(Set(lowered, self._expr(value), line, adds))
+        out.append(Set(lowered, self._expr(node.value), node.lineno, isinstance(node, ast.AugAssign)))
 
     def _target(self, node: ast.expr) -> Expr:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -382,7 +370,7 @@ def _caught(node: ast.expr | None) -> list[str]:
 
 _L = Lowering
 _STATEMENTS: dict[type[ast.stmt], Callable[[Lowering, Any, list[Stmt]], None]] = {
-    ast.Expr: _L._do, ast.Assign: _L._assign, ast.AnnAssign: _L._annotated, ast.AugAssign: _L._augmented, ast.If: _L._if,
+    ast.Expr: _L._do, ast.Assign: _L._set, ast.AnnAssign: _L._set, ast.AugAssign: _L._set, ast.If: _L._if,
     ast.For: _L._for, ast.AsyncFor: _L._for, ast.While: _L._while, ast.Try: _L._try, ast.TryStar: _L._try,
     ast.With: _L._with, ast.AsyncWith: _L._with, ast.Return: _L._leave, ast.Raise: _L._leave, ast.Break: _L._leave,
     ast.Continue: _L._leave, ast.FunctionDef: _L._def, ast.AsyncFunctionDef: _L._def, ast.ClassDef: _L._class,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unhang.lint import known
-from unhang.lint.ir import Expr
+from unhang.lint import known, sorts
 from unhang.lint.project import Project
-from unhang.lint.special import OWN_PATH
-from unhang.lint.values import DIFFERS, LOCAL, Effect, Raised, Summary, Value, either
+from unhang.lint.values import DIFFERS, LOCAL, Effect, Given, Raised, Summary, Value, either
 
 
 class Makers:
@@ -27,10 +25,10 @@ class Makers:
         """What a function does to its callers; `given`: to one that gives these values."""
         raise NotImplementedError
 
-    def maker(self, sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def maker(self, several: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Of several functions or methods, the first that makes collectives."""
-        makers = (s for s in sorts if any(e.param < 0 for e in self.summary(s[1], s[2]).effects))
-        return next(makers, sorts[0])
+        makers = (s for s in several if any(e.param < 0 for e in self.summary(s[1], s[2]).effects))
+        return next(makers, several[0])
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:
         """The collectives that a value makes when this method of it is called."""
@@ -44,14 +42,10 @@ class Makers:
             return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
-        if sort[0] in ("out", "of"):
-            of = sort[1]
-            made = (
-                Effect("backward", "", (), of.partition(" ")[0])
-                if sort[0] == "out"
-                else Effect("call", "", (), "", of, method)
-            )
-            return (made,) if method == "backward" else ()
+        if sort[0] == "out":
+            return (Effect("backward", "", (), sort[1].partition(" ")[0]),) if method == "backward" else ()
+        if sort[0] == "of":
+            return (Effect("call", "", (), "", sort[1], method),) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
             return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
         if sort[0] == "obj":
@@ -63,9 +57,7 @@ class Makers:
 
     def raised_by(self, v: Value, method: str) -> set[Raised]:
         """What a method of an object raises by what differs, whoever calls it."""
-        target = (
-            self.project.method(v.sort[1], v.sort[2], method) if v.sort is not None and v.sort[0] == "obj" else None
-        )
+        target = self.project.method(v.sort[1], v.sort[2], method) if v.kind == "obj" else None
         return {r for r in self.summary(*target).raises if not r[2]} if target is not None else set()
 
     def wrapper_of(self, file: int, name: str) -> Value | None:
@@ -80,13 +72,13 @@ class Makers:
         self.answered.setdefault((file, cls), {})[parameter] = given
         return given
 
-    def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
+    def note_constructor(self, sort: tuple[Any, ...], given: Given) -> None:
         """With what an object is made."""
         for i, (_, v) in given.items():
-            if v.sort is not None and v.sort[0] in ("wrap", "group"):
+            if v.kind in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
-            elif v.sort == OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
+            elif v.sort == sorts.OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
-            elif v.sort is not None and v.sort[0] in ("obj", "one of"):
+            elif v.kind in ("obj", "one of"):
                 given_so_far = self.built.setdefault((sort[1], sort[2]), {})
                 given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))

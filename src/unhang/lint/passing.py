@@ -1,56 +1,67 @@
-"""A call of a function of the project: what it does to its caller."""
+"""Calls of functions of the project: who is called, also where names alone tell it, and what that does to the caller."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
-from unhang.lint.divergence import Cause
-from unhang.lint.filling import take_over_puts
+from unhang.lint import known, sorts
+from unhang.lint.divergence import dimensions
 from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.items import Items
-from unhang.lint.keeping import by_some, mark, take_over
+from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
+from unhang.lint.operators import Operators
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
-from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
+from unhang.lint.special import (
+    given_of,
+    in_table,
+    is_batch,
+    is_share,
+    makes_batches,
+    value_of_name,
+)
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
-    AGREED,
     DATA,
     DIFFERS,
     DOUBT,
-    FILLED,
     HELD,
     LOCAL,
     LOSS,
     MAYBE,
     MAYBE_NONE,
+    MISSING,
     MOST_WAY,
     NO_PARAMS,
     NONE_BY_BATCH,
-    OWN_KEYS,
+    OWN_BATCH,
     PLAIN,
     RANK,
     TOLD,
     UNEVEN,
     UNKNOWN,
     Effect,
+    Given,
     Needs,
     Place,
     Summary,
     Value,
     Wanted,
+    either,
     is_as_wanted,
     mixed,
-)  # fmt: skip
+)
 from unhang.lint.wellknown import items_of
 
+_REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
+_MOST_REGISTERED = 12
+MAY_MISS = MISSING | NONE_BY_BATCH
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
 _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
-_LOADED = ("many", BATCH)
+_LOADED = ("many", sorts.BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
@@ -62,7 +73,7 @@ _OBJECTS = {
     "bound",
     "class",
 }  # whatever is agreed on of their parts, they stay what they are
-_CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
+_CARRIED = {"", "own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
 @cache
@@ -73,59 +84,114 @@ def divides_evenly(name: str) -> bool:
 
 def plain_length(v: Value) -> Value:
     """How many rows a batch has is the same everywhere."""
-    return Value(0, v.params) if v.sort == LENGTH else v
+    return Value(0, v.params) if v.sort == sorts.LENGTH else v
 
 
-class Passing(Items):
-    """The part of a frame that takes over what functions do that it calls."""
+def _worth(function: Function, given: Given, i: int) -> Value:
+    """What parameter `i` is worth in a call: what is given, or else a plain default."""
+    default = function.default_of(i) if i not in given else None
+    return given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
 
-    function: Function
-    is_special: bool
+
+class Passing(Operators):
+    """The part of a frame that calls functions of the project."""
+
+    # Who is called.
+
+    def _one_of(self, node: Call, several: Sequence[tuple[Any, ...]], args: list[Value], name: str) -> Value:
+        """A call of one of several functions, or of classes: an object of one of them."""
+        functions = [s for s in several if s[0] in ("fn", "bound")]
+        if functions:
+            self.guesses += 1  # who has chosen one knows where it is called
+            result = self._function(node, self.link.maker(functions), args, name)
+            self.guesses -= 1
+            return result
+        called = [
+            ("bound", *t) for s in several if s[0] == "obj" and (t := self._called_object(node, s, name)) is not None
+        ]
+        if called:
+            return self._function(node, self.link.maker(called), args, name)
+        made = [self._constructor(node, s, args, name) for s in several if s[0] == "class"]
+        return reduce(either, made) if made else PLAIN
+
+    def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
+        """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
+        is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
+        cls = self.link.project.function(*target).owner.rpartition(".")[2].lower()
+        is_told |= cls == owner.rpartition(".")[2].replace("_", "").lower()
+        is_doubtful = not is_told and self.link.project.by_name(name) is None
+        self.guesses += is_doubtful
+        result = self._function(node, ("bound", *target), args, name)
+        self.guesses -= is_doubtful
+        return result
+
+    def _of_nobody(self, owner: str, base: Value, name: str) -> tuple[int, int] | None:
+        """The method that is meant where nobody has said of which class the object is."""
+        if not owner or base.kind not in ("", "param"):
+            return None
+        by_receiver = self.link.project.by_receiver(owner, name, is_exact=base.sort is not None)
+        return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
+
+    def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
+        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives, or else the one that sets something there."""
+        if _REGISTERED.fullmatch(owner) is None or not self.loops:
+            return None
+        methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
+        makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
+        if not makers and len(methods) <= _MOST_REGISTERED:
+            makers = [m for m in methods if self.link.summary(*m).marks]
+        return makers[0] if len(makers) == 1 else None
+
+    def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
+        """The method that runs where an object of the project is called."""
+        if self._runs_layers() and self.link.project.is_module(sort[1], sort[2]):
+            self._layer(node, sort[2], name)
+        found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
+        return next((f for f in found if f is not None), None)
+
+    def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
+        """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""
+        if not isinstance(inside, tuple) or inside[0] != "obj" or not any(v.dep & MAY_MISS for v in args):
+            return
+        target = self.link.project.method(inside[1], inside[2], "forward")
+        if target is not None and not self.is_special:
+            given = given_of(node, self.link.project.function(*target).parameters, 1, args)
+            for conditional in self.link.summary(*target).conditional:
+                if conditional.found.code == "LNT111":
+                    settle(self, conditional, given, self.place(node, name))
+
+    def got(self, node: Call, owner: str, base: Value, args: list[Value]) -> Value | None:
+        """What `get` gives of a batch, which may not have it, or of a table; None: it is something else that is asked."""
+        is_of_batch = not base.dep & RANK and (base.dep & OWN_BATCH or is_batch(owner))
+        if len(args) == 1 and is_of_batch and not self.link.project.is_sorted_by(node):
+            return Value(base.dep | MISSING, base.params)
+        return in_table(base.sort, args[0]) if base.kind == "table" else None
+
+    def group_asked(self, node: Call, owner: str, name: str) -> str:
+        """The group in which a call asks for the number of the rank: `get_rank(group)`, `self.pp_group.rank()`."""
+        group = node.given("group", 0)
+        if group is None:
+            return owner if dimensions(owner) else ""
+        return self.group_of(group) if "rank" in name else ""
 
     def group_of(self, e: Expr) -> str:
         """The text of a group: empty for all ranks, `@2` for parameter 2."""
-        raise NotImplementedError
+        if isinstance(e, Const):
+            return "" if e.value is None else "?"
+        v = self.value(e) if not isinstance(e, Call) else PLAIN
+        if v.const is None and not (isinstance(e, Ref) and "." in e.path):
+            return ""
+        if v.kind == "param":
+            names = self.function.parameters  # it may be another function's, kept in a tuple
+            return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
+        if isinstance(e, Ref):
+            return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
+        if not isinstance(e, Call) or not isinstance(e.func, Ref):
+            return "?"
+        return f"{e.func.path}({'+cp' if e.given('with_context_parallel') == Const(True) else ''})"
 
-    def place(self, node: Call, name: str) -> Place:
-        """Where a call stands."""
-        raise NotImplementedError
-
-    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
-        """A function that is called here may raise."""
-        raise NotImplementedError
-
-    def _in_forward(self) -> bool:
-        """Whether this is the forward of a module, in a project that trains on several ranks."""
-        return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
-
-    def _runs_layers(self) -> bool:
-        """Whether this is a part of the forward of a module: that itself, or what it calls."""
-        if self._in_forward() or not (self.link.wraps or self.link.trains) or not self.function.owner:
-            return self._in_forward()
-        forward = self.link.project.method(self.file, self.function.owner, "forward")
-        return forward is not None and self.function.name in self.link.project.function(*forward).words
-
-    def _layer(self, node: Call, layer: str, name: str) -> None:
-        """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
-        if self._runs_layers() and self.function.owner not in self.link.whole:
-            is_one_of = not isinstance(node.func, Ref) or "." not in node.func.path  # an expert, say
-            is_for_more = "pick" if is_one_of else "part"  # of a method, which may be called for something else
-            op = "module" if self._in_forward() else is_for_more
-            self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
-
-    def layers(self, v: Value, method: str) -> list[Effect]:
-        """A layer that runs, where one is given to a function that calls it."""
-        if v.sort is None or method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
-            return []
-        is_layer = v.sort[0] == "layer" or (v.sort[0] == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
-        return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
-
-    def wrap_in_place(self, path: str, wrapped: Value) -> None:
-        """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
-        old = self.ref(path)
-        if old.sort is not None and old.sort[0] == "param" and "." not in path:
-            self.wraps[old.sort[1]] = wrapped
-        self.env[path] = wrapped
+    # What it does to its caller.
 
     def _constructor(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         target = self.link.project.method(sort[1], sort[2], "__init__")
@@ -138,12 +204,9 @@ class Passing(Items):
             plain = len(node.args) - len(node.names)
             for field, value in (*zip(fields, args[:plain], strict=False), *zip(node.names, args[plain:], strict=True)):
                 self.link.set_attribute(sort[1], sort[2], field, value)
-        held = (
-            UNEVEN
-            if any(is_share(v) or items_of(self, v) for v in args) and holds_items(self.link.project, sort[1], sort[2])
-            else 0
-        )
-        return Value(held, sort=("obj", sort[1], sort[2]))
+        is_share_of = any(is_share(v) or items_of(self, v) for v in args)
+        is_uneven = is_share_of and holds_items(self.link.project, sort[1], sort[2])
+        return Value(UNEVEN * is_uneven, sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         """A call of a function of the project: its effects are the caller's."""
@@ -151,7 +214,7 @@ class Passing(Items):
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
         self._runs_backward(node, file, function, args, name)
-        fills = PADDED if divides_evenly(function.name) else None
+        fills = sorts.PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills) if fills else PLAIN
         offset = 1 if sort[0] == "bound" and (function.is_method or function.has_context) else 0
@@ -169,7 +232,7 @@ class Passing(Items):
                 effect = effect._replace(doubt=DOUBT)
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
-            self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
+            self._take_over(effect, given, place, function)
         more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
         for conditional in (*general.conditional, *more):
             if not self.is_special or conditional.found.code == "LNT303":
@@ -193,8 +256,8 @@ class Passing(Items):
         )
         for i in given if agrees else summary.unifies:
             expr, v = given.get(i, (None, PLAIN))
-            if isinstance(expr, Ref) and (v.sort is None or v.sort[0] not in _OBJECTS):
-                self.env[expr.path] = Value(sort=AGREED)
+            if isinstance(expr, Ref) and v.kind not in _OBJECTS:
+                self.env[expr.path] = Value(sort=sorts.AGREED)
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -204,7 +267,7 @@ class Passing(Items):
             return Value(sort=fills)
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
-        return Value(sort=AGREED) if agrees else self._result(summary, given)
+        return Value(sort=sorts.AGREED) if agrees else self._result(summary, given)
 
     def _runs_backward(self, node: Call, file: int, function: Function, args: list[Value], name: str) -> None:
         """If it is the forward of an autograd function that runs, its backward will run where it is given a graph."""
@@ -216,7 +279,7 @@ class Passing(Items):
 
     def _change(
         self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,
-        given: dict[int, tuple[Expr, Value]],
+        given: Given,
     ) -> None:  # fmt: skip
         """What a call changes in the object whose method it is, and in those whose methods it was given."""
         if called and summary.keeps:
@@ -227,63 +290,44 @@ class Passing(Items):
             by_some(self, sort, called)
         for i, alone in summary.alone.items():
             e, v = given.get(i, (None, PLAIN))
-            if isinstance(e, Ref) and v.sort is not None and v.sort[0] == "bound":
+            if isinstance(e, Ref) and v.kind == "bound":
                 by_some(self, v.sort, e.path.rpartition(".")[0], alone)
 
-    def _worth_following(
-        self, function: Function, summary: Summary, given: dict[int, tuple[Expr, Value]]
-    ) -> frozenset[tuple[int, Value]]:
+    def _worth_following(self, function: Function, summary: Summary, given: Given) -> frozenset[tuple[int, Value]]:
         """What this call gives that may part the ranks in a function with collectives, or that decides which of them it makes."""
         out: dict[int, Value] = {}
         by_rank = summary.returns.dep & RANK and not summary.effects
         if not summary.effects and not by_rank:
             return frozenset()
-        count, defaults = len(function.parameters), function.defaults
-        asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else set(range(count))
+        asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else {*range(len(function.parameters))}
         for i, name in enumerate(function.parameters):
-            v = given[i][1] if i in given else PLAIN
-            default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
-            const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
+            v = _worth(function, given, i)
             is_plain = name[0] != "*" and (
                 value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
             )
-            if (
-                is_plain
-                and not by_rank
-                and (v.sort in (PICKED, FILLED) or v.dep & _PARTS_RANKS)
-                and (v.sort is None or v.sort[0] in _CARRIED)
-            ):
+            parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
+            if is_plain and not by_rank and parts and v.kind in _CARRIED:
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
-            elif v.sort is not None and v.sort[0] == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
+            elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
                 out[i] = v
-            elif is_plain and i in asked and (const is None or isinstance(const, bool)):
-                out[i] = Value(const=const)
+            elif is_plain and i in asked and (v.const is None or isinstance(v.const, bool)):
+                out[i] = Value(const=v.const)
         return frozenset(out.items())
 
-    def _take_over(
-        self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
-        defaults: list[Expr | None], count: int,
-    ) -> None:  # fmt: skip
-        needs = self._still_needed(effect.needs, given, defaults, count)
+    def _take_over(self, effect: Effect, given: Given, place: Place, function: Function) -> None:
+        needs = self._still_needed(effect.needs, given, function)
         if needs is None:
             return
-        is_one_of = any(isinstance(w, tuple) and w[0] == "in" and i in given for i, w in effect.needs)
-        doubt = (
-            DOUBT
-            if is_one_of and len(needs) < len(effect.needs) and not self._says_all(effect.needs, given)
-            else effect.doubt
-        )
+        words = [(i, w) for i, w in effect.needs if isinstance(w, tuple) and i in given]
+        is_open = any(w[0] == "in" for _, w in words) and any(given[i][1].const is UNKNOWN for i, _ in words)
+        is_open &= len(needs) < len(effect.needs)  # who can tell that it is this word?
+        doubt = DOUBT if is_open else effect.doubt
         effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here, doubt=doubt)
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):
             i = int(group[1:].partition(":")[0])
-            if i in given:
-                group = self.group_of(given[i][0])
-            else:
-                at = i - (count - len(defaults))
-                default = defaults[at] if 0 <= at < len(defaults) else None
-                group = "" if isinstance(default, Const) and default.value is None else "?"
+            group = self.group_of(given[i][0]) if i in given else "" if function.default_of(i) == Const(None) else "?"
         if effect.param < 0:
             self.emit(effect._replace(way=way, group=group))
             return
@@ -294,72 +338,57 @@ class Passing(Items):
         for made in (*self.link.made_by(v, effect.method), *self.layers(v, effect.method)):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 
-    def _says_all(self, needs: Needs, given: dict[int, tuple[Expr, Value]]) -> bool:
-        """Whether what is asked for being one of a few words is known here: nobody can tell of another value that it is just one of these."""
-        return all(not isinstance(w, tuple) or i not in given or given[i][1].const is not UNKNOWN for i, w in needs)
-
-    def _still_needed(
-        self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
-    ) -> Needs | None:
+    def _still_needed(self, needs: Needs, given: Given, function: Function) -> Needs | None:
         """What our own parameters must be for an effect of a call; None: this call does not make it."""
         ours = set[tuple[int | str, Wanted]]()
         for i, wanted in needs:
             if isinstance(i, str):
                 continue
-            at = i - (count - len(defaults))
-            default = defaults[at] if 0 <= at < len(defaults) else None
-            v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
+            v = _worth(function, given, i)
             own = self.parameter(given[i][0].path) if i in given and isinstance(given[i][0], Ref) else -1  # type: ignore[union-attr]
             if v.const is not UNKNOWN:
                 if not is_as_wanted(v.const, wanted):
                     return None
             elif own >= 0:
                 ours.add((own, wanted))
-            elif v.sort is not None and v.sort[0] == "param":
+            elif v.kind == "param":
                 ours.add((v.sort[1], wanted))
             elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:
                 return None
         return frozenset(ours)
 
-    def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
+    def _result(self, summary: Summary, given: Given) -> Value:
         r = summary.returns
-        if r.sort is not None and r.sort[0] == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
+        if r.kind == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
             inside = given[r.const[1]][1].sort if r.const[1] in given else None
-            is_known = inside is not None and inside[0] in ("obj", "param")
-            return r._replace(const=inside[:3] if is_known and inside is not None else UNKNOWN)
+            return r._replace(const=inside[:3] if inside is not None and inside[0] in ("obj", "param") else UNKNOWN)
         joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
         sort = r.sort
-        if sort == OWN_KEYS and r.params:  # its keys are words of what is given
+        if sort == sorts.OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
-                return Value(UNEVEN, joined.params, OWN_KEYS)
-            return Value(r.dep, joined.params, OWN_KEYS if joined.params or r.dep else None)
-        if sort is not None and sort[0] == "sized":  # as many as the caller says
+                return Value(UNEVEN, joined.params, sorts.OWN_KEYS)
+            return Value(r.dep, joined.params, sorts.OWN_KEYS if joined.params or r.dep else None)
+        if r.kind == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
             if by.dep & (DATA | RANK):
                 return Value(UNEVEN, joined.params, ("share", "range"))
             return Value(r.dep | joined.dep & DIFFERS, joined.params, ("sized", by.params) if by.params else None)
-        if sort is not None and sort[0] in ("param", "of"):
-            v = given.get(sort[1], (None, PLAIN))[1]
-            if sort[0] == "param":
-                return v
-            inner = v.sort
-            sort = None
-            if inner is not None and inner[0] == "wrap":
-                sort = ("out", inner[1])
-            elif inner is not None and inner[0] == "param":
-                sort = ("of", inner[1])
-        elif sort is not None and sort[0] == "tuple":
+        v = given.get(sort[1], (None, PLAIN))[1] if r.kind in ("param", "of", "passes") else PLAIN
+        if r.kind == "param":
+            return v
+        if r.kind == "of":
+            sort = ("out" if v.kind == "wrap" else "of", v.sort[1]) if v.kind in ("wrap", "param") else None
+        elif r.kind == "tuple":
             sort = ("tuple", tuple(self._result(Summary(returns=v), given) for v in sort[1]))
-        elif sort is not None and sort[0] == "passes":  # a generator that goes through what it is given
-            v = given.get(sort[1], (None, PLAIN))[1]
+        elif r.kind == "passes":  # a generator that goes through what it is given
             if v.dep & UNEVEN:
                 return Value(UNEVEN, sort=("share", "generator"))
-            sort = ("passes", v.sort[1]) if v.sort is not None and v.sort[0] == "param" else None
-        elif sort is not None and sort[0] == "zip":
+            sort = ("passes", v.sort[1]) if v.kind == "param" else None
+        elif r.kind == "zip":
             sort = None
         dep = r.dep
         if dep & MAYBE:  # it is what a given module made of this rank's batch
-            sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
-            dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
+            kinds = {v.kind for _, v in given.values()}
+            dep = dep & ~MAYBE | (LOSS if "wrap" in kinds else MAYBE if "param" in kinds else 0)
             dep &= -1 if dep & DIFFERS else ~NONE_BY_BATCH
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, File, Function, Leave, Op, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, calls_in, nodes_in
 from unhang.lint.special import name_of
 
 _MOST_STEPS = 6
@@ -52,11 +53,9 @@ class Project:
             self._methods.append(methods)
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
-        self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
+        self._gates: dict[tuple[int, int], bool] = {}
         self._flags: dict[tuple[str, str], bool] = {}
         self._picked_by: dict[str, bool] = {}
-        self._by_word: dict[str, list[tuple[tuple[int, int], Function]]] | None = None
-        self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def all_functions(self) -> dict[tuple[int, int], Function]:
         """Every function, by its file and number."""
@@ -108,13 +107,10 @@ class Project:
         if name in of.names:
             return self.find_full(file, of.names[name], depth + 1)
         for star, full in of.names.items():
-            if (
-                star[0] == "*"
-                and (module := self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file)) is not None
-            ):
-                found = self.find(module, name, depth + 1)
-                if found is not None:
-                    return found
+            module = self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file) if star[0] == "*" else None
+            found = self.find(module, name, depth + 1) if module is not None else None
+            if found is not None:
+                return found
         return None
 
     def find_full(self, file: int, full: str, depth: int = 0) -> Symbol | None:
@@ -211,19 +207,18 @@ class Project:
         methods = self.methods_called(name)
         return methods[0][1:] if len(methods) == 1 else None
 
-    def is_method(self, name: str) -> bool:
-        """Whether a class of the project has a method or a property of this name."""
-        return bool(self.methods_called(name))
-
     def methods_called(self, name: str) -> list[tuple[str, int, int]]:
         """Every method of this name: its class in small letters, file, number."""
-        if self._by_name is None:
-            self._by_name = {}
-            for file, classes in enumerate(self._methods):
-                for cls, methods in classes.items():
-                    for method, at in methods.items():
-                        self._by_name.setdefault(method, []).append((cls.rpartition(".")[2].lower(), file, at))
         return self._by_name.get(name, [])
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[tuple[str, int, int]]]:
+        found: dict[str, list[tuple[str, int, int]]] = {}
+        for file, classes in enumerate(self._methods):
+            for cls, methods in classes.items():
+                for method, at in methods.items():
+                    found.setdefault(method, []).append((cls.rpartition(".")[2].lower(), file, at))
+        return found
 
     def is_flag(self, called: str, parameter: str, at: int) -> bool:
         """Whether callers say as they please what is named like a rank: `load(path, rank0=True)`."""
@@ -231,8 +226,7 @@ class Project:
         if key not in self._flags:
             self._flags[key] = False
             for f in (f for of in self.files for f in of.functions if called in f.words):
-                for n in nodes_in(f.body):
-                    given = n.given(parameter, at) if isinstance(n, Call) and name_of(n) == called else None
+                for given in (n.given(parameter, at) for n in calls_in(f.body) if name_of(n) == called):
                     passed = isinstance(given, Ref) and given.path == parameter and parameter in f.parameters
                     if isinstance(given, Const) or (
                         passed and self.is_flag(f.name, parameter, f.parameters.index(parameter) - f.is_method)
@@ -242,12 +236,15 @@ class Project:
 
     def callers_by_name(self, name: str) -> list[tuple[tuple[int, int], Function]]:
         """Every function that calls something of this name."""
-        if self._by_word is None:
-            self._by_word = {}
-            for key, function in self.all_functions().items():
-                for word in function.words:
-                    self._by_word.setdefault(word, []).append((key, function))
         return self._by_word.get(name, [])
+
+    @cached_property
+    def _by_word(self) -> dict[str, list[tuple[tuple[int, int], Function]]]:
+        found: dict[str, list[tuple[tuple[int, int], Function]]] = {}
+        for key, function in self.all_functions().items():
+            for word in function.words:
+                found.setdefault(word, []).append((key, function))
+        return found
 
     def is_sorted_by(self, e: Expr) -> bool:
         """Whether batches are picked elsewhere by whether they have the part that is asked for here: all ranks have it at once, perhaps."""
@@ -276,6 +273,71 @@ class Project:
         below = [(f, n) for _, f, n in others if own in self.bases(f, self.function(f, n).owner)]
         return below[0] if len(below) == 1 else (file, at)
 
+    def all_methods(self, file: int, cls: str) -> list[Function]:
+        """The methods of a class, and of those that it inherits from."""
+        return [self.function(f, at) for f, c in self.bases(file, cls) for at in self.methods_of(f, c).values()]
+
     def methods_of(self, file: int, cls: str) -> dict[str, int]:
         """The methods that a class itself has."""
         return self._methods[file].get(cls, {})
+
+    def is_gate(self, file: int, decorator: str) -> bool:
+        """Whether a decorator calls what it decorates on one rank only: by its name, or as it is one of the project with `if rank == 0: return fn(...)`."""
+        if decorator.rpartition(".")[2] in known.ONE_RANK_DECORATORS:
+            return True
+        symbol = self.symbol_of(file, decorator)
+        if symbol is None or symbol.kind != "fn":
+            return False
+        key = (symbol.file, symbol.at)
+        if key not in self._gates:
+            found = self.decorating(symbol)
+            self._gates[key] = found is not None and _lets_one_through(self.function(*key).parameters[0], found[1].body)
+        return self._gates[key]
+
+    def decorating(self, symbol: Symbol) -> tuple[int, Function] | None:
+        """The one function that is written in a decorator."""
+        functions = enumerate(self.files[symbol.file].functions)
+        inner = [(at, f) for at, f in functions if f.inside == symbol.at and f.name != "<lambda>"]
+        return inner[0] if len(inner) == 1 and self.function(symbol.file, symbol.at).parameters else None
+
+
+def _lets_one_through(name: str, body: list[Stmt]) -> bool:
+    decorated = Ref(name)
+    calls = [n for n in calls_in(body) if n.func == decorated]
+    by_rank = [n for n in nodes_in(body) if isinstance(n, If) and _is_of_rank(n.test) and not n.orelse]
+    inside = [n for b in by_rank for n in calls_in(b.body) if n.func == decorated]
+    if len(calls) != 1:
+        return False
+    left = [s.body[-1] for s in body if isinstance(s, If) and _is_of_others(s.test)]
+    leaves = any(isinstance(s, Leave) and s.kind == "return" and s.line < calls[0].line for s in left)
+    return len(inside) == 1 or (not inside and leaves)
+
+
+def _is_of_others(test: Expr) -> bool:
+    """`rank != 0`, `not is_main_process()`."""
+    match test:
+        case Op(op="not", parts=[inner]):
+            return _is_of_rank(inner)
+        case Op(op="!=", parts=[of, Const(value=0)]):
+            return _is_of_rank(Op("==", [of, Const(0)]))
+    return False
+
+
+def _is_of_rank(test: Expr) -> bool:
+    """Whether a condition is for one rank, by its names, or for a job of one."""
+    match test:
+        case Op(op="or", parts=parts):
+            others = [p for p in parts if not _is_of_rank(p)]
+            return len(others) < len(parts) and all(map(_is_not_distributed, others))
+        case Op(op="==", parts=[Ref() | Call() as of, Const(value=0)]) | (Ref() | Call() as of):
+            path = of.func if isinstance(of, Call) else of
+            kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
+            return kind is not None and (isinstance(test, Op) or kind == "zero")
+    return False
+
+
+def _is_not_distributed(test: Expr) -> bool:
+    match test:
+        case Op(op="not", parts=[Ref(path=path)]) | Op(op="not", parts=[Call(func=Ref(path=path))]):
+            return path.rpartition(".")[2] in known.SINGLE
+    return False

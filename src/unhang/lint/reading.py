@@ -1,8 +1,9 @@
-"""One file on its own: from bytes to what is kept of it, or to the reason why it could not be read."""
+"""One file on its own: from bytes to what is kept of it, or to the reason why it could not be read; and the same file, mended."""
 
 from __future__ import annotations
 
 import ast
+import difflib
 import gc
 import io
 import json
@@ -11,9 +12,10 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 from unhang.lint.ir import File, Found
 from unhang.lint.known import HINTS, is_of_test
@@ -89,14 +91,10 @@ def _parse(file: File, data: bytes) -> None:
     file.classes, file.fields = lowering.classes, lowering.fields
     file.found = [f for f in syntax.finish() if not is_of_test(file.path, f.code)]
     if encoding != "utf-8" or bom or b"\r" in data:  # offsets would not be those of the file
-        file.found = [_without_edits(f) for f in file.found]
+        for found in file.found:
+            found.edits = []
     file.quiet = suppressed(as_utf8)
     file.is_parsed = True
-
-
-def _without_edits(found: Found) -> Found:
-    found.edits = []
-    return found
 
 
 def suppressed(data: bytes) -> dict[int, list[str]]:
@@ -122,7 +120,7 @@ def _cells(data: bytes) -> tuple[bytes, str]:
         cells = json.loads(data)["cells"]
         texts = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return b"", "it is no notebook that can be read"
+        return b"", "it is not a notebook that can be read"
     lines = [line for text in texts for line in [*text.split("\n"), ""]]
     return "\n".join("" if line.lstrip().startswith(("%", "!", "?")) else line for line in lines).encode(), ""
 
@@ -144,3 +142,46 @@ def package_of(folder: str) -> str:
         return ""
     package = package_of(above)
     return f"{package}.{name}" if package else name
+
+
+def mended(data: bytes, found: Iterable[Found]) -> tuple[bytes, int]:
+    """The text with the edits of these findings made, and how many were; as it was if it would be no program any more."""
+    done: list[Found] = []
+    text, last = data, len(data) + 1
+    for one in sorted(found, key=lambda f: max((e[1] for e in f.edits), default=0), reverse=True):
+        if not one.edits or max(e[1] for e in one.edits) > last:
+            continue
+        trial = text
+        for start, end, new in sorted(one.edits, reverse=True):
+            trial = trial[:start] + new.encode() + trial[end:]
+        try:
+            ast.parse(trial)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        text, last = trial, min(e[0] for e in one.edits)
+        done.append(one)
+    return text, len(done)
+
+
+def mended_files(found: Iterable[tuple[str, Found]], is_unsafe: bool) -> dict[str, tuple[bytes, bytes, int]]:
+    """File -> its text before and after, and the number of findings mended."""
+    by_path: dict[str, list[Found]] = {}
+    for path, one in found:
+        if one.edits and (one.is_safe or is_unsafe):
+            by_path.setdefault(path, []).append(one)
+    out = {}
+    for path, of_file in by_path.items():
+        before = Path(path).read_bytes()
+        after, count = mended(before, of_file)
+        if count:
+            out[path] = before, after, count
+    return out
+
+
+def diff(files: Mapping[str, tuple[bytes, bytes, int]]) -> str:
+    """The changes as a patch."""
+    parts: list[str] = []
+    for path, (before, after, _) in sorted(files.items()):
+        old, new = (text.decode("utf-8", "surrogateescape").splitlines(keepends=True) for text in (before, after))
+        parts += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+    return "".join(p if p.endswith("\n") else p + "\n\\ No newline at end of file\n" for p in parts)

@@ -89,16 +89,9 @@ def _sarif(result: LintResult, color: bool) -> str:
     return remarks.sarif(_remarks(result), "unhang lint", __version__, rules)
 
 
-def _github(result: LintResult, color: bool) -> str:
-    return remarks.github(_remarks(result))
-
-
-def _gitlab(result: LintResult, color: bool) -> str:
-    return remarks.gitlab(_remarks(result))
-
-
 FORMATS: dict[str, Callable[[LintResult, bool], str]] = {
-    "text": _text, "json": _json, "sarif": _sarif, "github": _github, "gitlab": _gitlab,
+    "text": _text, "json": _json, "sarif": _sarif,
+    "github": lambda result, _: remarks.github(_remarks(result)), "gitlab": lambda result, _: remarks.gitlab(_remarks(result)),
 }  # fmt: skip
 
 

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, Found, Function, Node, Op, Ref, nodes_in
+from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import UNEVEN, Summary
 
 if TYPE_CHECKING:
-    from unhang.lint.flow import Frame
+    from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
 _IS_ASKED = re.compile(r"eval|val(?:id|$|_)|test|infer|predict|sequential|export|dump|bench|debug")
@@ -25,13 +25,10 @@ _WORLD = re.compile(
 
 def is_part_of(e: Expr, whole: Expr) -> bool:
     """`items[:n]`, of `items`."""
-    return (
-        isinstance(e, Op)
-        and e.op == "[]"
-        and e.parts[0] == whole
-        and isinstance(e.parts[1], Op)
-        and e.parts[1].op == ":"
-    )
+    match e:
+        case Op(op="[]", parts=[of, Op(op=":")]):
+            return of == whole
+    return False
 
 
 def is_filled_up(op: str, parts: list[Expr]) -> bool:
@@ -40,7 +37,7 @@ def is_filled_up(op: str, parts: list[Expr]) -> bool:
         case "+", [whole, Op(op="*", parts=[left, right])]:
             how_many = right if isinstance(left, Op) and left.op == "seq" else left
             return isinstance(how_many, Op) and any(
-                isinstance(n, Call) and name_of(n) == "len" and n.args == [whole] for n in nodes_in(how_many)
+                name_of(n) == "len" and n.args == [whole] for n in calls_in(how_many)
             )
     return False
 
@@ -52,7 +49,7 @@ def is_rounded_up(op: str, parts: list[Expr]) -> bool:
     return paths_in(parts[1]) <= paths_in(parts[0])
 
 
-def found_in_shares(frame: Frame, summary: Summary) -> None:
+def found_in_shares(frame: Operators, summary: Summary) -> None:
     """`yield from items[rank::world]` of a sampler: with a rest some ranks have one item more, unless they are counted somewhere."""
     function = frame.function
     if function.name != "__iter__" or not summary.returns.dep & UNEVEN or not function.owner:
@@ -72,16 +69,13 @@ def _is_sampler(project: Project, file: int, cls: str) -> bool:
 
 def is_counted(project: Project, file: int, cls: str) -> bool:
     """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks."""
-    own = [
-        project.function(f, at) for f, c in project.bases(file, cls)
-        for name, at in project.methods_of(f, c).items() if name != "__len__"
-    ]  # fmt: skip
+    own = (f for f in project.all_methods(file, cls) if f.name != "__len__")
     return any(map(_counts if _is_sampler(project, file, cls) else _divides, own))
 
 
 def holds_items(project: Project, file: int, cls: str) -> bool:
     """Whether a class is one of data, which has as many items as what it is made of says, and is filled up or cut nowhere."""
-    own = [project.function(f, at) for f, c in project.bases(file, cls) for at in project.methods_of(f, c).values()]
+    own = project.all_methods(file, cls)
     names = {f.name for f in own}
     has_items = "__iter__" in names or {"__len__", "__getitem__"} <= names
     return has_items and not any(map(_counts, own))

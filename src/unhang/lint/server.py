@@ -10,11 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from unhang import __version__
 from unhang.errors import UnhangError
-from unhang.lint.cache import Cache
-from unhang.lint.cards import all_cards
-from unhang.lint.checking import lint_paths
+from unhang.lint.cards import LintSettings, all_cards
+from unhang.lint.checking import Cache, lint_paths
 from unhang.lint.ir import Found
-from unhang.lint.settings import LintSettings
 
 _MOST = 10_000_000  # bytes of one message
 _CAN = {"textDocumentSync": {"openClose": True, "change": 0, "save": {"includeText": False}}}

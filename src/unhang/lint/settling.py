@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from unhang.lint import sorts
 from unhang.lint.ir import Expr, Found, Ref
-from unhang.lint.special import HALF, LENGTH, PICKED
 from unhang.lint.tensors import OWN_WIDTH
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
-    FILLED,
     HELD,
     LOCAL,
     LONGEST,
@@ -22,6 +23,7 @@ from unhang.lint.values import (
     PLAIN,
     RANK,
     Conditional,
+    Given,
     Place,
     Value,
 )
@@ -38,88 +40,90 @@ def part_of(frame: Passing, e: Expr, v: Value, name: str) -> Value:
     """What an attribute of what is given is worth, as far as the caller knows; a name says the same there and here."""
     told = isinstance(e, Ref) and f"{e.path}.{name}" in frame.env
     found = frame.ref(f"{e.path}.{name}") if told and isinstance(e, Ref) else PLAIN
-    if not told and v.sort is not None and v.sort[0] == "obj" and "." not in name:
+    if not told and v.kind == "obj" and "." not in name:
         found = frame.link.attribute(v.sort, name) or PLAIN
     return found if found.dep & RANK else PLAIN
 
 
-def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
-    """Decides a finding that depends on what this call gives."""
-    link = frame.link
-    if conditional.param not in given:
-        return
-    v = given[conditional.param][1]
-    found = conditional.found
-    if conditional.method.startswith(("part:", "missing:", "is set", "is ragged", "is half")):
-        _settle_asked(frame, conditional, given, place)
-    elif conditional.method == "is None":
-        if found.code == "LNT111":
-            if v.dep & (NONE_BY_BATCH | MISSING):
-                link.report(conditional.path, found)
-            elif v.sort is not None and v.sort[0] == "param":
-                frame.later.append(conditional._replace(param=v.sort[1]))
-        elif v.dep & MAYBE_NONE:
+def settle(frame: Passing, conditional: Conditional, given: Given, place: Place) -> None:
+    """Decides a finding that depends on what this call gives, or hands it on to our own callers."""
+    if conditional.param in given:
+        e, v = given[conditional.param]
+        if not _is_settled(frame, conditional, e, v, place) and v.kind == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+
+
+def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, place: Place) -> bool:
+    """Reports what is found for sure; False: that is for the callers to say, if it is anything."""
+    link, found = frame.link, conditional.found
+    is_so: bool
+    kind, _, asked = conditional.method.partition(":")
+    if kind == "part":
+        parts = [part_of(frame, e, v, name) for name in asked.split()]
+        if v.kind == "param" and not any(p.dep & RANK for p in parts):
+            return False
+        if v.dep & DIFFERS != LOCAL:
+            worth = v if v.dep & DIFFERS or len(parts) != 1 else parts[0]
+            settle(frame, conditional._replace(method=""), {conditional.param: (e, worth)}, place)
+        return True
+    if kind == "missing":
+        if v.kind != "param" and isinstance(v.const, tuple) and v.const[0] == "obj":
+            _settle_missing(link, asked, v.const)
+        return False
+    if kind == "is set":
+        is_so = v.sort == ("set",)
+    elif kind == "is half":
+        is_so = v.sort == sorts.HALF
+        found = replace(found, line=place.line, column=place.column + 1)
+    elif kind == "is ragged":
+        is_so = v.kind == "ragged" or bool(v.sort is None and v.dep & LONGEST)
+        words = {**found.words, "how": str(v.sort[1]) if v.kind == "ragged" else OWN_WIDTH}
+        found = replace(found, line=place.line, column=place.column + 1, words=words)
+    elif kind == "is None" and found.code == "LNT111":
+        is_so = bool(v.dep & (NONE_BY_BATCH | MISSING))
+    elif kind == "is None":
+        if v.dep & MAYBE_NONE:
             is_told = v.zero is not None and not v.group  # it is there on the first rank, or on the others
             _report_given(link, conditional, place, doubt=DOUBT * (not is_told))
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-    elif conditional.method:
-        made = list(link.made_by(v, conditional.method))
-        if made and made[0].param >= 0:
-            frame.later.append(conditional._replace(param=made[0].param))
-        elif not made and found.code in _BY_BATCH and (layer := frame.layers(v, conditional.method)):
-            words = {**found.words, "op": layer[0].op, "hidden": layer[0].hidden}
-            link.report(
-                conditional.path, Found("LNT111", found.line, found.column, words, found.way, calls=found.calls)
-            )
-        elif made:
-            words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
-            link.report(conditional.path, Found(**{**_fields(found), "words": words}))
-    elif found.code == "LNT114" and (v.dep & DATA or v.sort in (None, FILLED)):
+        return bool(v.dep & MAYBE_NONE)
+    else:
+        return _is_settled_by_call(frame, conditional, v) if kind else _is_settled_by_value(link, conditional, v, place)
+    if is_so:
+        link.report(place.path if kind in ("is half", "is ragged") else conditional.path, found)
+    return is_so
+
+
+def _is_settled_by_call(frame: Passing, conditional: Conditional, v: Value) -> bool:
+    """A finding that is one if a method of what is given makes collectives."""
+    found = conditional.found
+    made = list(frame.link.made_by(v, conditional.method))
+    if made and made[0].param >= 0:
+        frame.later.append(conditional._replace(param=made[0].param))
+        return True
+    if not made and found.code in _BY_BATCH:
+        made, found = frame.layers(v, conditional.method), replace(found, code="LNT111", variant="")
+    if made:
+        words = {**found.words, "op": made[0].op, "hidden": made[0].hidden}
+        frame.link.report(conditional.path, replace(found, words=words))
+    return True
+
+
+def _is_settled_by_value(link: Link, conditional: Conditional, v: Value, place: Place) -> bool:
+    """A finding that is one if what is given differs between ranks."""
+    code = conditional.found.code
+    if code == "LNT114" and (v.dep & DATA or v.sort in (None, sorts.FILLED)):
         if v.dep & DATA and not v.dep & RANK:
-            link.report(conditional.path, found)
-    elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
+            link.report(conditional.path, conditional.found)
+        return True
+    if v.dep & (DATA if code == "LNT111" else DIFFERS) and v.sort != sorts.LENGTH:
         is_first = v.zero is not None and not v.dep & ~(RANK | MAYBE_NONE)
         is_told = is_first and not v.group
         _report_given(link, conditional, place, v, DOUBT * (not is_told))
-    elif v.sort in (PICKED, FILLED):
-        _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))
-    elif v.sort is not None and v.sort[0] == "param":
-        frame.later.append(conditional._replace(param=v.sort[1]))
-
-
-def _settle_asked(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
-    """What is asked of a value other than whether it differs: an attribute of it, a part of a batch, a set, its size."""
-    link, found, (e, v) = frame.link, conditional.found, given[conditional.param]
-    parts = []
-    if conditional.method.startswith("part:"):
-        parts = [part_of(frame, e, v, name) for name in conditional.method[5:].split()]
-        if v.sort is not None and v.sort[0] == "param" and not any(p.dep & RANK for p in parts):
-            frame.later.append(conditional._replace(param=v.sort[1]))
-        elif v.dep & DIFFERS != LOCAL:
-            worth = v if v.dep & DIFFERS or len(parts) != 1 else parts[0]
-            settle(frame, conditional._replace(method=""), {conditional.param: (e, worth)}, place)
-    elif conditional.method.startswith("missing:"):
-        if v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-        elif isinstance(v.const, tuple) and v.const[0] == "obj":
-            _settle_missing(link, conditional.method[8:], v.const)
-    elif conditional.method == "is set":
-        if v.sort == ("set",):
-            link.report(conditional.path, found)
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-    elif conditional.method == "is half":
-        if v.sort == HALF:
-            link.report(place.path, Found(found.code, place.line, place.column + 1, found.words))
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-    elif conditional.method == "is ragged":
-        if (v.sort is not None and v.sort[0] == "ragged") or (v.sort is None and v.dep & LONGEST):
-            words = {**found.words, "how": OWN_WIDTH if v.sort is None else str(v.sort[1])}
-            link.report(place.path, Found(found.code, place.line, place.column + 1, words))
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
+        return True
+    if v.sort in (sorts.PICKED, sorts.FILLED):
+        _report_given(link, conditional, place, Value(HELD if v.sort == sorts.PICKED else LOSS))
+        return True
+    return False
 
 
 def _settle_missing(link: Link, which: str, inside: tuple[Any, ...]) -> None:
@@ -137,18 +141,11 @@ def _settle_missing(link: Link, which: str, inside: tuple[Any, ...]) -> None:
 def _report_given(link: Link, conditional: Conditional, place: Place, v: Value = _ONE_RANK, doubt: int = DOUBT) -> None:
     """The caller decides, and decides by rank or by what else differs."""
     found = conditional.found
-    code = (
-        found.code
-        if v.dep & RANK or found.code == "LNT111"
-        else "LNT107"
-        if v.dep & (LOSS | HELD)
-        else "LNT115"
-        if v.dep & DATA
-        else "LNT106"
-    )
+    if v.dep & RANK or found.code == "LNT111":
+        code = found.code
+    elif v.dep & DATA:
+        code = "LNT107" if v.dep & (LOSS | HELD) else "LNT115"
+    else:
+        code = "LNT106"
     way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
     link.report(place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls + doubt))
-
-
-def _fields(found: Found) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in found.__struct_fields__}

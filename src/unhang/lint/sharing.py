@@ -14,8 +14,8 @@ from typing import Any
 
 from unhang.lint.divergence import GROUPS
 from unhang.lint.exchange import Exchanges
-from unhang.lint.filling import is_filled_by_batches
-from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Found, Ref, Set, calls_in, nodes_in
+from unhang.lint.keeping import is_filled_by_batches
 from unhang.lint.link import Link
 from unhang.lint.values import DIFFERS, Asked, Learned, Value
 
@@ -87,12 +87,12 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
 def _note_signals(link: Link) -> None:
     """What handlers of signals set is the process's own."""
     for handler in link.handlers:
-        if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
+        if handler.kind in ("fn", "bound"):
             file, function = handler.sort[1], link.project.function(handler.sort[1], handler.sort[2])
             link.flags |= set(function.sets)
             targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
             names = {t.path for t in targets if isinstance(t, Ref)}
-            calls = (n.func for n in nodes_in(function.body) if isinstance(n, Call) and not n.args)
+            calls = (n.func for n in calls_in(function.body) if not n.args)
             events = {f.path[:-4] for f in calls if isinstance(f, Ref) and f.path.endswith(".set")}  # `stop.set()`
             link.flags |= {e.removeprefix("self.") for e in events if e.startswith("self.")}
             names |= events
@@ -174,8 +174,8 @@ def _matters(link: Link, v: Value | None) -> bool:
     """Whether an object with which others are made makes collectives, is what differs between ranks, or holds that."""
     if v is not None and v.dep:
         return True
-    sorts = () if v is None or v.sort is None else v.sort[1] if v.sort[0] == "one of" else (v.sort,)
-    for kind, *of in sorts:
+    several = () if v is None or v.sort is None else v.sort[1] if v.sort[0] == "one of" else (v.sort,)
+    for kind, *of in several:
         if kind != "obj":
             return True
         held = link._attributes.get((of[0], of[1]), {})

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.arguments import ARGUMENTS
+from unhang.lint.arguments import ARGUMENTS, value_given
 from unhang.lint.conditions import gives_up, off_by_default
-from unhang.lint.divergence import GROUPS
+from unhang.lint.divergence import GROUPS, how_it_differs
 from unhang.lint.doubts import is_told_after
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, Leave, Loop, Op, Ref, Stmt, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, calls_in
 from unhang.lint.libraries import Collective
 from unhang.lint.special import is_numbered, name_of
 from unhang.lint.tensors import OWN_WIDTH, is_padded_alone, is_padded_to_a_length
@@ -18,7 +18,6 @@ from unhang.lint.values import (
     DOUBT,
     LONGEST,
     RANK,
-    RAW,
     TOLD,
     UNEVEN,
     UNKNOWN,
@@ -31,10 +30,8 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
     from unhang.lint.divergence import Cause
-    from unhang.lint.flow import Frame
-    from unhang.lint.handlers import Handlers
+    from unhang.lint.operators import Operators
 
 _BROAD = {
     *("Exception", "BaseException", "RuntimeError", "ValueError", "OutOfMemoryError", "OSError", "IOError"),
@@ -59,25 +56,14 @@ _LAST = {"main", "<module>", "cli"}  # what fails in it is the end of the proces
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
 
-def _found(
-    frame: Branches, code: str, line: int, column: int, effect: Effect | None = None, variant: str = "", **words: str
-) -> None:
-    way = [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way] if effect else []
-    if effect is not None:
-        words["collective"] = effect.way[-1].text
-    frame.link.report(
-        frame.path, Found(code, line, column + 1, words, way, [], False, variant, effect.calls if effect else 0)
-    )
-
-
-def _effects_of(frame: Frame, v: Value) -> list[Effect]:
+def _effects_of(frame: Operators, v: Value) -> list[Effect]:
     return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy"]
 
 
 # Calls.
 
 
-def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Value]) -> None:
+def found_in_call(frame: Operators, name: str, full: str, node: Call, args: list[Value]) -> None:
     """Asks the rules on single calls."""
     rule = _CALLS.get(name)
     if rule is not None:
@@ -88,47 +74,33 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     if name == "gathered":
         _tensors(frame, Collective(full), node, args, True)
         alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
-        if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
-            frame.link.project.files[frame.file].functions
-        ):
-            _found(frame, "LNT303", node.line, node.column, None, "", how=OWN_WIDTH, call=_text(node))
+        alone |= any(v.dep & LONGEST for v in args)
+        if alone and not is_padded_to_a_length(frame.source.functions):
+            frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
 
 
-def _given(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
-    e = node.given(name, at)
-    return None if e is None else (e, args[next(i for i, a in enumerate(node.args) if a is e)])
-
-
-def _thread(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _thread(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A thread that makes collectives beside the main one."""
-    given = _given(node, args, "target", 1) if full == "threading.Thread" else None
-    if given is None:
-        return
-    _beside(frame, node, given[1])
+    given = value_given(node, args, "target", 1)
+    if full == "threading.Thread" and given is not None:
+        _beside(frame, node, given[1])
 
 
-def _submitted(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _submitted(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A function that is handed to a thread of a pool, or to a timer."""
     at = {"submit": 0, "to_thread": 0}.get(full.rpartition(".")[2] or _text(node).rpartition(".")[2], 1)
     owner = _text(node).lower()
-    has_threads = any(
-        n.startswith(("threading", "asyncio", "concurrent"))
-        for n in frame.link.project.files[frame.file].names.values()
-    )
-    if len(args) > at and (
-        full == "threading.Timer"
-        or "to_thread" in owner
-        or (has_threads and ("executor" in owner or "thread" in owner))
-    ):
+    has_threads = any(n.startswith(("threading", "asyncio", "concurrent")) for n in frame.source.names.values())
+    is_of_pool = has_threads and ("executor" in owner or "thread" in owner)
+    if len(args) > at and (full == "threading.Timer" or "to_thread" in owner or is_of_pool):
         _beside(frame, node, args[at], True, args[at + 1 :])
 
 
-def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False, args: Sequence[Value] = ()) -> None:
-    sort = given.sort
-    offset = int(sort is not None and sort[0] == "bound")
+def _beside(frame: Operators, node: Call, given: Value, is_pool: bool = False, args: Sequence[Value] = ()) -> None:
+    offset = int(given.kind == "bound")
     effects = [
         e for e in _effects_of(frame, given)
         if all(
@@ -136,84 +108,74 @@ def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False, args:
             for i, wanted in e.needs if isinstance(i, int) and 0 <= i - offset < len(args)
         )
     ]  # fmt: skip
-    if sort is not None and effects:
+    if effects:
         found = Found("LNT206", node.line, node.column + 1)
         by = (frame.file, frame.at)
-        frame.link.threads.append(Thread(frame.path, by, sort, effects, found, is_pool, frame.link.when))
+        frame.link.threads.append(Thread(frame.path, by, given.sort, effects, found, is_pool, frame.link.when))
 
 
-def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _signal(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     if full == "signal.signal" and len(args) > 1:
         frame.link.handlers.append(args[1])
     if full in ("signal.signal", "atexit.register", "weakref.finalize"):
         at = 0 if full == "atexit.register" else 1
         if len(args) > at and (effects := _effects_of(frame, args[at])):
-            _found(frame, "LNT204", node.line, node.column, effects[0], where=full)
+            frame.found("LNT204", node, effects[0], where=full)
 
 
-def _loader(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _loader(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     for name in ("collate_fn", "worker_init_fn"):
-        given = _given(node, args, name)
+        given = value_given(node, args, name)
         if given is not None and (effects := _effects_of(frame, given[1])):
-            _found(frame, "LNT205", node.line, node.column, effects[0], where=name)
+            frame.found("LNT205", node, effects[0], where=name)
 
 
-def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _forward(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A flag that differs between ranks, given to the forward of a wrapped module."""
     for e, v in zip(node.args, args, strict=True):
         is_flag = isinstance(e, Op) and e.op in ("not", "and", "or", "==", "!=", "<", ">", "in", "not in")
         if is_flag and v.dep & RANK:
-            _found(frame, "LNT109", node.line, node.column)
+            frame.found("LNT109", node)
 
 
-def _log(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _log(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A dictionary that has other keys on each rank, reduced key by key."""
     if args and args[0].dep & UNEVEN:
-        words = {"collective": _text(node), "condition": _text_of(node.args[0])}
-        frame.link.report(frame.path, Found("LNT110", node.line, node.column + 1, words))
+        of = node.args[0]
+        frame.found("LNT110", node, collective=_text(node), condition=of.path if isinstance(of, Ref) else "it")
 
 
-def _text_of(e: Expr) -> str:
-    return e.path if isinstance(e, Ref) else "it"
-
-
-def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+def _new_group(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
-    alone = (
-        bool(node.args) and isinstance(node.args[0], Op) and node.args[0].op == "seq" and len(node.args[0].parts) == 1
-    )
-    if full == "own members" and not alone and not frame.is_special and "use_local_synchronization" not in node.names:
-        frame.link.report(
-            frame.path, Found("LNT104", node.line, node.column + 1, {"call": "new_group()"}, [], [], False, "own")
-        )
+    match node.args:
+        case [Op(op="seq", parts=[_]), *_]:
+            return
+    if full == "own members" and not frame.is_special and "use_local_synchronization" not in node.names:
+        frame.found("LNT104", node, variant="own", call="new_group()")
 
 
-def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
+def found_in_stop(frame: Operators, path: str, line: int, cause: Cause) -> None:
     """A flag that stops a trainer, set where only some ranks come, or when each of them thinks so, and not broadcast after that."""
-    if not cause.value.dep & RANK:
-        words = {"condition": cause.text, "kind": "stop", "collective": "the next step", "line": str(line)}
-        way = [
-            (
-                frame.path,
-                cause.line,
-                f"the condition `{cause.text}` depends on the clock, chance, process or disk of each rank",
-            )
-        ]
-        frame.link.report(frame.path, Found("LNT106", line, 1, words, way, [], False, "left"))
-        return
-    words = {"condition": cause.text, "kind": path, "collective": "the next step", "line": str(line)}
-    way = [(frame.path, cause.line, f"the condition `{cause.text}` depends on the rank")]
-    frame.link.report(frame.path, Found("LNT108", line, 1, words, way, [], False, "flag"))
+    by_rank = cause.value.dep & RANK
+    words = {
+        "condition": cause.text,
+        "kind": path if by_rank else "stop",
+        "collective": "the next step",
+        "line": str(line),
+    }
+    way = [(frame.path, cause.line, f"the condition `{cause.text}` {how_it_differs(cause.value)}")]
+    code, variant = ("LNT108", "flag") if by_rank else ("LNT106", "left")
+    frame.link.report(frame.path, Found(code, line, 1, words, way, variant=variant))
 
 
-_CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
+_CALLS: dict[str, Callable[[Operators, str, Call, list[Value]], None]] = {
     "Thread": _thread, **dict.fromkeys(("submit", "Timer", "to_thread", "run_in_executor"), _submitted),
     "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
     "log_dict": _log,
 }  # fmt: skip
 
 
-def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
+def _tensors(frame: Operators, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
     """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
     asks_before = any(e.param < 0 for e in frame.effects)  # for sizes, perhaps
     for e, v in zip(node.args, args, strict=True):
@@ -221,30 +183,24 @@ def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copi
             e = Ref(e.func.path.rpartition(".")[0])
             v = frame.ref(e.path) if v.sort is None else v
         is_given = isinstance(e, Ref) and frame.parameter(e.path) >= 0 and not asks_before
-        if (
-            is_given
-            and v.sort is not None
-            and v.sort[0] == "param"
-            and not copies
-            and made.op in ("all_gather", "all_reduce")
-        ):
+        if is_given and v.kind == "param" and not copies and made.op in ("all_gather", "all_reduce"):
             found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
         if v.dep & LONGEST and not copies and made.op == "all_gather" and v.sort is None:
-            _found(frame, "LNT303", node.line, node.column, None, "", how=OWN_WIDTH, call=_text(node))
-        if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
+            frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
+        if v.kind not in ("odd", "ragged") or isinstance(e, Const):
             continue
         if v.sort[0] == "odd" and not copies:
-            _found(frame, "LNT304", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
+            frame.found("LNT304", node, how=str(v.sort[1]), call=_text(node))
         elif v.sort[0] == "ragged" and made.op in ("all_gather", "all_reduce", "gather"):
-            _found(frame, "LNT303", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
+            frame.found("LNT303", node, how=str(v.sort[1]), call=_text(node))
 
 
 def _text(node: Call) -> str:
     return node.func.path if isinstance(node.func, Ref) else node.func.name if isinstance(node.func, Attr) else "call"
 
 
-def found_in_endless_loop(frame: Branches, s: Loop, line: int) -> None:
+def found_in_endless_loop(frame: Operators, s: Loop, line: int) -> None:
     """`while True: yield from items[rank::world]`: without an item it never ends."""
     is_each = len(s.body) == 1 and isinstance(s.body[0], Leave) and s.body[0].kind == "yield"
     value = frame.value(s.over) if is_each and isinstance(s.over, Op) else None
@@ -252,15 +208,15 @@ def found_in_endless_loop(frame: Branches, s: Loop, line: int) -> None:
         frame.link.report(frame.path, Found("LNT307", line, 1))
 
 
-def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) -> None:
+def found_in_order(frame: Operators, s: Loop, over: Value, made: list[Effect]) -> None:
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
     own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
-    is_param = over.sort is not None and over.sort[0] == "param"
+    is_param = over.kind == "param"
     if not own or not (is_param or over.sort == ("set",)) or is_numbered(s.text):
         return
     words = {"collective": own[0].way[-1].text, "over": s.text}
-    found = Found("LNT113", s.line, 1, words, _way(own[0]))
-    if is_param and over.sort is not None:
+    found = Found("LNT113", s.line, 1, words, own[0].lines)
+    if is_param:
         frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
     else:
         frame.link.report(frame.path, found)
@@ -270,7 +226,7 @@ def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) ->
 
 
 def found_in_handler(
-    frame: Handlers,
+    frame: Operators,
     handler: Handler | None,
     end: str,
     made: Sequence[Effect],
@@ -286,7 +242,7 @@ def found_in_handler(
     if handler is None:
         if own and made:
             first = own[0].way[0]
-            _found(frame, "LNT202", first.line, first.column, own[0])
+            frame.found("LNT202", first, own[0])
         return False
     if is_feature_test(handler) or (is_fallback and inside) or frame.is_leaving or frame.is_alone():
         return False
@@ -306,7 +262,7 @@ def found_in_handler(
         return True  # those that have not failed ask in the body, and the collective that waits is the same
     effect = (collective or hidden)[0]
     found = Found(
-        "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect),
+        "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, effect.lines,
         calls=effect.calls + (0 if is_skipped or (frame.loops and not frame.is_ordered()) else DOUBT),
     )  # fmt: skip
     if effect.param < 0:
@@ -318,7 +274,7 @@ def found_in_handler(
     return True
 
 
-def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
+def _alone_before(frame: Operators, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
     """Finds a handler that goes on after what one rank alone reads or writes has failed, before the others wait for it."""
     waits = [e for e in made if e.after and e.param < 0 and not e.is_order]
     goes_on = end not in ("raise", "exit") and not gives_up(handler.body)
@@ -327,14 +283,14 @@ def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Ef
     if not waits or own or not goes_on or not is_caught or is_told_after(frame, handler):
         return False
     words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
-    found = Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls)
+    found = Found("LNT203", handler.line, 1, words, waits[0].lines, [], False, "alone", waits[0].calls)
     frame.link.report(frame.path, found)
     return True
 
 
 def fails_at(body: Sequence[Stmt]) -> int:
     """The line of the first call that can fail on one rank alone, as it reads, computes or asks somebody; 0: there is none."""
-    calls = (n for n in nodes_in(body) if isinstance(n, Call) and _text(n).rpartition(".")[2] not in _SAME_FOR_ALL)
+    calls = (n for n in calls_in(body) if _text(n).rpartition(".")[2] not in _SAME_FOR_ALL)
     return min((n.line for n in calls), default=0)
 
 
@@ -344,11 +300,12 @@ def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
     return [e for e in made if e.way[0].line > line or (e.way[0].line == line and len(e.way) > 1)]
 
 
-def hands_over(frame: Handlers, body: Sequence[Stmt]) -> bool:
+def hands_over(frame: Operators, body: Sequence[Stmt]) -> bool:
     """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
-    last = body[-1].value if body and isinstance(body[-1], Leave) else None
-    sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else RAW
-    return sort is None or sort[0] == "param"
+    match body:
+        case [*_, Leave(value=Call(func=Ref(path=path)))]:
+            return frame.ref(path).kind in ("", "param")
+    return False
 
 
 def is_broad_handler(handler: Handler) -> bool:
@@ -363,16 +320,12 @@ def is_feature_test(handler: Handler) -> bool:
     )
 
 
-def close_handler(frame: Branches, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
+def close_handler(frame: Operators, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
     """The collectives of a handler, against what the other ranks make: in the body, or after the statement."""
     extra = [e for e in own if e.param < 0 and e.is_sure and e.op != "destroy" and e.op not in {o.op for o in others}]
     if extra:
         first = extra[0].way[0]
-        _found(frame, "LNT201", first.line, first.column, extra[0], caught=caught)
-
-
-def _way(effect: Effect) -> list[tuple[str, int, str]]:
-    return [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
+        frame.found("LNT201", first, extra[0], caught=caught)
 
 
 def _caught(handler: Handler) -> str:
@@ -382,7 +335,7 @@ def _caught(handler: Handler) -> str:
 # Functions.
 
 
-def found_in_function(frame: Frame, summary: Summary) -> None:
+def found_in_function(frame: Operators, summary: Summary) -> None:
     """Methods that run at another time, or in another process, than the training."""
     function = frame.function
     effects = [e for e in summary.effects if e.param < 0 and e.op != "destroy"]
@@ -390,10 +343,10 @@ def found_in_function(frame: Frame, summary: Summary) -> None:
         return
     first = effects[0].way[0]
     if function.name == "__del__":
-        _found(frame, "LNT204", first.line, first.column, effects[0], where="__del__")
+        frame.found("LNT204", first, effects[0], where="__del__")
     elif function.name in ("__getitem__", "__getitems__"):
         bases = frame.link.project.base_names(frame.file, function.owner)
         is_dataset = any(b.rpartition(".")[2].endswith("Dataset") for b in bases)
         is_sharded = effects[0].way[-1].text.rpartition(".")[2] in ("full_tensor", "redistribute")  # samples are
         if is_dataset and not is_sharded:
-            _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)
+            frame.found("LNT205", first, effects[0], where=function.name)

@@ -5,58 +5,36 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
-    AGREED,
     CHANCE,
     DATA,
     DIFFERS,
     LOCAL,
     LONGEST,
     LOSS,
-    MAYBE,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OF_DATA,
     OWN_BATCH,
     PLAIN,
     RANK,
     UNEVEN,
     UNKNOWN,
     Effect,
+    Given,
     Value,
     is_of_data,
     one_of,
 )
 
-OF_DATA = DATA | MAYBE
-LOCAL_RANK = ("local rank",)
-RANKS = (("rank",), LOCAL_RANK)
-BATCH = ("batch",)  # what a loader gave
-CERTAIN = ("certain",)  # a constant, whatever is asked beside it
-COUNT = ("count",)  # how many there are of something in the batch, or whether there are any
-BESIDE = ("beside",)  # what a thread puts into it is there sooner on one rank than on another
-TEST = ("test",)  # the result of a comparison
-PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
-MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
-ENDLESS = ("endless",)  # a generator that never ends
-REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
-OWN_PATH = ("own path",)  # with the number of the rank in it: a file that others do not look for
-PADDED = ("padded",)  # to a length that divides evenly, perhaps
-ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
-SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
-BLOCK = ("share", "block")  # from what the rank says to what the rank says
-BLOCK_LENGTH = ("block length",)  # of such a part: of interest where the last ranks have nothing
-BARE = ("bare",)  # a tensor of constants, without a graph
-HALF = ("half bare",)  # such a one on some ranks, and one with a graph on others
-LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
 )
 _MAKES_BATCHES = re.compile(r"batch|loader|fetch|pack|chunk|stream|progress|tqdm|iter")
 _NEVER_ENDS = re.compile(r"cycle|infinite|endless|repeat|forever|even|pad|equal|balance|size|num|count|len")
 ENDS = re.compile(r"Exit|SIGTERM|Sigterm|Interrupt|Preempt|Signal")  # an exception that ends a process well
-COLLECTED = ("collected",)  # empty at first: whether there is anything in it is for each rank to see
 _COLLECTED = re.compile(
     r"(?:\w+_)?(?:outputs?|preds|predictions|results|losses|scores|features|embeddings|samples|records|completions|rewards|detections|rollouts|examples)"
 )
@@ -78,7 +56,7 @@ def is_numbered(text: str) -> bool:
 
 def is_share(v: Value) -> bool:
     """Whether it is this rank's part of the data, as many items as it has."""
-    return bool(v.dep & UNEVEN) and v.sort is not None and v.sort[0] == "share"
+    return bool(v.dep & UNEVEN) and v.kind == "share"
 
 
 @cache
@@ -104,9 +82,9 @@ def is_in_flight(name: str) -> bool:
 def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
     if v.dep & NONE_BY_BATCH:
-        return Value(LOSS, NO_PARAMS, TEST)
-    if v.sort == BLOCK_LENGTH:
-        return Value(RANK, sort=BLOCK_LENGTH)
+        return Value(LOSS, NO_PARAMS, sorts.TEST)
+    if v.sort == sorts.BLOCK_LENGTH:
+        return Value(RANK, sort=sorts.BLOCK_LENGTH)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
     if v.dep & DIFFERS in (LOCAL, CHANCE):
@@ -118,16 +96,16 @@ def as_multiple(op: str, parts: list[Expr], v: Value) -> Value:
     """A number, where it is so many times the number of ranks."""
     match op, parts:
         case "*", [Op(op="//", parts=[_, by]), of] if by == of:
-            return v._replace(sort=MULTIPLE)
+            return v._replace(sort=sorts.MULTIPLE)
         case "*", _ if any(name_of(p) in _RANKS_IN_ALL for p in parts):
-            return v._replace(sort=MULTIPLE)
+            return v._replace(sort=sorts.MULTIPLE)
     return v
 
 
 def sort_of_slice(upper: Value, step: Value) -> tuple[str, ...] | None:
     """What is left by a slice that is the same on all ranks."""
-    if upper.sort == MULTIPLE:
-        return PADDED
+    if upper.sort == sorts.MULTIPLE:
+        return sorts.PADDED
     return ("odd", "strided") if isinstance(step.const, int) and step.const > 1 else None
 
 
@@ -156,13 +134,15 @@ def element(v: Value) -> Value:
     if sort == ("many", ("widest",)):
         return Value(OWN_BATCH | LONGEST)
     if sort[0] == "many":
-        return Value(v.dep & (OF_DATA | NONE_BY_BATCH) | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
+        return Value(
+            v.dep & (OF_DATA | NONE_BY_BATCH) | (OWN_BATCH if sort[1] == sorts.BATCH else 0), v.params, sort[1]
+        )
     if sort[0] == "zip":
         return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
     if sort[0] == "tuple":
-        sorts = list(dict.fromkeys(x.sort for x in sort[1]))
-        chosen = one_of([s for s in sorts if s is not None]) if None not in sorts else None
-        return Value(v.dep & DATA, NO_PARAMS, sorts[0] if len(sorts) == 1 else chosen)
+        told = list(dict.fromkeys(x.sort for x in sort[1]))
+        chosen = one_of([s for s in told if s is not None]) if None not in told else None
+        return Value(v.dep & DATA, NO_PARAMS, told[0] if len(told) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v
     if sort[0] == "share":  # one of this rank's items
@@ -173,13 +153,13 @@ def element(v: Value) -> Value:
 def sample(v: Value) -> Value:
     """An element of what is iterated over by a loop: one of the samples, where that is a part of a batch."""
     one = element(v)
-    is_plain = v.sort is None or v.sort[0] == "param"
-    return one._replace(sort=SAMPLE) if is_plain and one.dep == OWN_BATCH else one
+    is_plain = v.kind in ("", "param")
+    return one._replace(sort=sorts.SAMPLE) if is_plain and one.dep == OWN_BATCH else one
 
 
 def is_agreed(values: list[Value]) -> bool:
     """Whether what is computed from these is the same on all ranks, because one of them was agreed on."""
-    return any(v.sort == AGREED for v in values) and not any(v.dep or v.params for v in values)
+    return any(v.sort == sorts.AGREED for v in values) and not any(v.dep or v.params for v in values)
 
 
 @cache
@@ -187,11 +167,11 @@ def value_of_name(name: str) -> Value:
     """What a name says that nothing else is known of."""
     kind = known.rank_kind(name)
     if kind is None:
-        return Value(sort=("many", BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
+        return Value(sort=("many", sorts.BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
     if kind in ("zero", "local zero"):
         return Value(RANK, zero=True)
     group = "smaller" if kind == "other" else ""
-    return Value(RANK, NO_PARAMS, LOCAL_RANK if kind == "local" else ("rank",), False, group)
+    return Value(RANK, NO_PARAMS, sorts.LOCAL_RANK if kind == "local" else ("rank",), False, group)
 
 
 def is_none(e: Expr | None) -> bool:
@@ -199,7 +179,7 @@ def is_none(e: Expr | None) -> bool:
     return e is None or (isinstance(e, Const) and e.value is None)
 
 
-def given_of(node: Call, parameters: list[str], offset: int, args: list[Value]) -> dict[int, tuple[Expr, Value]]:
+def given_of(node: Call, parameters: list[str], offset: int, args: list[Value]) -> Given:
     """Number of the parameter -> what is given for it."""
     plain = len(node.args) - len(node.names)
     given = {i + offset: (node.args[i], args[i]) for i in range(plain)}
@@ -222,9 +202,10 @@ def is_step(v: Value) -> bool:
 def text_of(values: list[Value], joined: Value, has_numbers: bool = True) -> Value:
     """A text or a path that is made of these. `has_numbers`: numbers are written into it."""
     is_own = any(
-        v.sort == OWN_PATH or ((has_numbers or v.sort in RANKS) and v.dep & RANK and not v.group) for v in values
+        v.sort == sorts.OWN_PATH or ((has_numbers or v.sort in sorts.RANKS) and v.dep & RANK and not v.group)
+        for v in values
     )
-    return joined._replace(dep=joined.dep & ~RANK, sort=OWN_PATH if is_own else None)
+    return joined._replace(dep=joined.dep & ~RANK, sort=sorts.OWN_PATH if is_own else None)
 
 
 def is_bare(full: str, name: str, node: Call) -> bool:
@@ -237,16 +218,16 @@ def is_bare(full: str, name: str, node: Call) -> bool:
 
 def is_own_path(values: list[Value]) -> bool:
     """Whether one of these is the path of a file that this rank, process or node has for itself."""
-    return any(v.sort == OWN_PATH or v.dep & LOCAL for v in values)
+    return any(v.sort == sorts.OWN_PATH or v.dep & LOCAL for v in values)
 
 
 def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | None:
     """A dictionary of functions, classes or objects, by their words; None: there is something else in it."""
     half = len(parts) // 2
-    keys, sorts = parts[:half], [v.sort for v in values[half:]]
+    keys, told = parts[:half], [v.sort for v in values[half:]]
     if not half or len(parts) % 2 or not all(isinstance(k, Const) for k in keys):
         return None
-    known_sorts = [s for s in sorts if s is not None]
+    known_sorts = [s for s in told if s is not None]
     if len(known_sorts) < half or any(s[0] not in ("fn", "bound", "class", "obj") for s in known_sorts):
         return None
     return ("table", tuple((k.value, s) for k, s in zip(keys, known_sorts, strict=True) if isinstance(k, Const)))
@@ -261,29 +242,23 @@ def in_table(sort: tuple[object, ...], key: Value) -> Value:
 
 def is_one_of_indices(base: Expr, at: Value) -> bool:
     """`torch.where(mask)[0]`, `mask.nonzero(as_tuple=True)[0]`: as many as there are."""
-    return (
-        isinstance(base, Call)
-        and isinstance(at.const, int)
-        and ((name_of(base) == "where" and len(base.args) == 1) or "as_tuple" in base.names)
+    is_where = isinstance(base, Call) and (
+        (name_of(base) == "where" and len(base.args) == 1) or "as_tuple" in base.names
     )
+    return is_where and isinstance(at.const, int)
 
 
 def is_column(index: Op) -> bool:
     """`[:, 0]`: all of the first dimension, one of a later."""
-    first = index.parts[0] if index.parts else None
-    is_all = (
-        isinstance(first, Op) and first.op == ":" and all(isinstance(p, Const) and p.value is None for p in first.parts)
-    )
-    return is_all and any(isinstance(p, Const) and isinstance(p.value, int) for p in index.parts[1:])
+    match index.parts:
+        case [Op(op=":", parts=[Const(value=None), Const(value=None), Const(value=None)]), *others]:
+            return any(isinstance(p, Const) and isinstance(p.value, int) for p in others)
+    return False
 
 
 def empty_lists(s: Set) -> set[str]:
     """Names that an assignment binds to empty lists."""
-    pairs = [(t, s.value) for t in s.targets]
-    for target, value in list(pairs):
-        if isinstance(target, Op) and isinstance(value, Op) and len(target.parts) == len(value.parts):
-            pairs += zip(target.parts, value.parts, strict=True)
-    return {t.path for t, v in pairs if isinstance(t, Ref) and v == Op("seq", [])}
+    return {t.path for t, v in s.pairs() if isinstance(t, Ref) and v == Op("seq", [])}
 
 
 def keeps_length(index: Expr) -> bool:
@@ -354,11 +329,8 @@ def of_parameters(effect: Effect) -> Effect:
 
 def shared_sort(value: Value, i: int) -> tuple[object, ...] | None:
     """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
-    if value.sort is None:
-        return None
-    if value.sort[0] in ("out", "of", "ragged", "length", "agreed", "padded"):
-        return value.sort
-    return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
+    is_kept = value.kind in ("out", "of", "ragged", "length", "agreed", "padded")
+    return value.sort if is_kept or (value.sort == ("wrap", "engine") and i == 0) else None
 
 
 def called_name(e: Expr) -> str:

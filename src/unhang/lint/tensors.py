@@ -5,42 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, nodes_in
-from unhang.lint.special import (
-    BATCH,
-    BESIDE,
-    BLOCK,
-    BLOCK_LENGTH,
-    COLLECTED,
-    COUNT,
-    LENGTH,
-    MULTIPLE,
-    OF_DATA,
-    PADDED,
-    PICKED,
-    REST,
-    SAMPLE,
-    TEST,
-    element,
-    is_agreed,
-    name_of,
-)
+from unhang.lint import known, sorts
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, calls_in, nodes_in
+from unhang.lint.special import element, is_agreed, name_of
 from unhang.lint.values import (
-    AGREED,
     CHANCE,
     DATA,
-    FILLED,
     HELD,
     LOCAL,
     LONGEST,
     LOSS,
     NO_PARAMS,
+    OF_DATA,
     OWN_BATCH,
-    OWN_KEYS,
     PLAIN,
     RANK,
-    RAW,
     UNEVEN,
     Value,
 )
@@ -116,7 +95,7 @@ _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "to
 
 def is_padded_to_a_length(functions: Iterable[Function]) -> bool:
     """Whether a file has its tokenizer pad to a fixed length."""
-    calls = (n for f in functions for n in nodes_in(f.body) if isinstance(n, Call) and "padding" in n.names)
+    calls = (n for f in functions for n in calls_in(f.body) if "padding" in n.names)
     return any(c.given("padding") == Const("max_length") for c in calls)
 
 
@@ -171,18 +150,18 @@ def agrees_by_name(name: str) -> bool:
 
 def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
     """What a method or function of tensors gives."""
-    if base.sort == AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
-        return Value(sort=AGREED)
-    if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
+    if base.sort == sorts.AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
+        return Value(sort=sorts.AGREED)
+    if name in _STRIDED and (base.kind in ("", "out", "of", "many", "param")) and not full:
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
         return Value(joined.dep, joined.params, ("ragged", name))
     first = args[0].sort if args else None
-    if full in _OF_LISTS and first in (FILLED, OWN_KEYS):
+    if full in _OF_LISTS and first in (sorts.FILLED, sorts.OWN_KEYS):
         return Value(joined.dep & ~UNEVEN, joined.params, ("ragged", "a list of what this rank has met"))
     if full == "pickle.dumps" or (full in _OF_BYTES and first == _PICKLED):
         return Value(0, NO_PARAMS, _PICKLED)
-    if base.sort is not None and base.sort[0] in ("odd", "ragged"):
+    if base.kind in ("odd", "ragged"):
         is_copied = name == "flatten" and base.sort[1] in ("transposed", "permuted", "expanded")
         keeps = (name in _KEEPS_SHAPE and not is_copied) or (
             base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"}
@@ -192,117 +171,108 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         name == "gather" and len(args) > 1
     )
     if not is_local and (agrees_by_name(name) or agrees_by_name(full)):
-        return Value(sort=AGREED)
+        return Value(sort=sorts.AGREED)
     if "unwrap" in name:
-        return Value(sort=RAW)
-    outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
+        return Value(sort=sorts.RAW)
+    outs = [v.sort for v in (base, *args) if v.kind in ("out", "of")]
     if full in LISTS:
         of = args[0].sort if args else None
         is_known = of is not None and of[0] == "many" and of[1][0] in ("layer", "obj", "wrap", "many")
         return args[0] if is_known else Value(sort=("many", ("layer", full)))
+    is_numeric = not full or full.startswith(_NUMBERS)
     is_loss = any(word in full.lower() for word in ("loss", "crit"))
-    if outs and (not full or is_loss or full.startswith(_NUMBERS)):
+    if outs and (is_numeric or is_loss):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
-        return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else TEST)
+        return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else sorts.TEST)
     counts = args[0] if args and not full else args[1] if len(args) > 1 else Value()
-    if name in _CUTS and counts.dep & DATA and counts.sort in (None, COUNT, TEST):
+    if name in _CUTS and counts.dep & DATA and counts.sort in (None, sorts.COUNT, sorts.TEST):
         return Value(OWN_BATCH | LOSS, NO_PARAMS, ("share", "range"))
-    if name == "tensor_split" and any(a.sort == MULTIPLE for a in args):
-        return Value(joined.dep, joined.params, PADDED)
-    if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
-        return Value(joined.dep, joined.params, PADDED)
-    if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
-        if (name in _COUNTS and base.sort != BATCH) or (base.sort == COUNT and name == "item"):
-            return Value(joined.dep & OF_DATA, joined.params, COUNT)
-        return Value(joined.dep & OF_DATA, joined.params, TEST)
-    if name in _TESTS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
-        return Value(0, joined.params, TEST)
-    if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
+    if name == "tensor_split" and any(a.sort == sorts.MULTIPLE for a in args):
+        return Value(joined.dep, joined.params, sorts.PADDED)
+    if not outs and (name.startswith("pad") or (base.sort == sorts.PADDED and name in _PARTS)):
+        return Value(joined.dep, joined.params, sorts.PADDED)
+    if is_numeric and name in _TESTS and joined.dep & DATA:
+        is_count = (name in _COUNTS and base.sort != sorts.BATCH) or (base.sort == sorts.COUNT and name == "item")
+        return Value(joined.dep & OF_DATA, joined.params, sorts.COUNT if is_count else sorts.TEST)
+    if is_numeric and name in _SPREADS and joined.dep & OWN_BATCH:
         return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
-    if name in _SPREADS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
-        return Value(0, joined.params)
+    if is_numeric and name in _TESTS | _SPREADS and joined.params and not joined.dep:
+        return Value(0, joined.params, sorts.TEST if name in _TESTS else None)
     if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:
         return base
-    numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
-    return Value(joined.dep & OF_DATA if numeric else base.dep & CHANCE, NO_PARAMS)
+    is_of_data = is_numeric and (full or base.dep & OF_DATA)
+    return Value(joined.dep & OF_DATA if is_of_data else base.dep & CHANCE, NO_PARAMS)
 
 
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
     """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
     first = args[0] if args else PLAIN
-    is_ragged = base.sort is not None and base.sort[0] == "ragged"
-    if (full == "len" and first.sort == BLOCK) or (name == "numel" and base.sort in (BLOCK, _LAST_BLOCK)):
-        return Value(0, base.params | first.params, BLOCK_LENGTH)
+    is_ragged = base.kind == "ragged"
+    if (full == "len" and first.sort == sorts.BLOCK) or (name == "numel" and base.sort in (sorts.BLOCK, _LAST_BLOCK)):
+        return Value(0, base.params | first.params, sorts.BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
-        return Value(CHANCE, NO_PARAMS, TEST if name != "item" else None)
+        return Value(CHANCE, NO_PARAMS, sorts.TEST if name != "item" else None)
     if name in known.COUNTS and is_ragged and base.dep & RANK and not in_forward:
         return PLAIN  # who is a member
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
-        return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
-    if in_forward and name == "sum" and not args and not full and base.sort in (None, TEST):
-        return Value(OWN_BATCH, base.params, COUNT)
+        return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=sorts.TEST)
+    if in_forward and name == "sum" and not args and not full and base.sort in (None, sorts.TEST):
+        return Value(OWN_BATCH, base.params, sorts.COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
-        return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
-    if (
-        name in ("items", "keys", "values")
-        and base.sort is not None
-        and (base.sort == BESIDE or (base.sort[0] in ("set", "param") and not base.dep))
-    ):
+        return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
+    is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "param") and not base.dep)
+    if is_same and name in ("items", "keys", "values"):
         return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
-    if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(
-        a.dep & RANK for a in args
-    ):  # the first shards may have one item more
-        if PADDED in (base.sort, first.sort):
-            return Value(sort=PADDED)
-        return Value(UNEVEN, sort=("share", "shard"))
-    if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.sort is not None and base.sort[0] == "share":
+    is_shard = name == "shard" or full.endswith(".split_dataset_by_node")
+    if is_shard and any(a.dep & RANK for a in args):  # the first shards may have one item more
+        return (
+            Value(sort=sorts.PADDED)
+            if sorts.PADDED in (base.sort, first.sort)
+            else Value(UNEVEN, sort=("share", "shard"))
+        )
+    if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.kind == "share":
         return base
     if full == "len":
-        if first.sort == BESIDE:
+        if first.sort == sorts.BESIDE:
             return Value(LOCAL)
-        if first.sort is not None and first.sort[0] == "ragged":
-            return Value(DATA, sort=TEST)
-        if first.sort == PADDED:
-            return Value(sort=MULTIPLE)
-        if first.sort == PICKED:
-            return Value(HELD, NO_PARAMS, LENGTH)
-        if first.sort in (FILLED, OWN_KEYS):
-            return Value(LOSS, NO_PARAMS, LENGTH)
-        if first.sort == COLLECTED:
-            return Value(DATA, NO_PARAMS, LENGTH)
-        if first.sort == SAMPLE:
-            return Value(OWN_BATCH, first.params, COUNT)
+        if first.kind == "ragged":
+            return Value(DATA, sort=sorts.TEST)
+        if first.sort == sorts.PADDED:
+            return Value(sort=sorts.MULTIPLE)
+        if first.sort == sorts.PICKED:
+            return Value(HELD, NO_PARAMS, sorts.LENGTH)
+        if first.sort in (sorts.FILLED, sorts.OWN_KEYS):
+            return Value(LOSS, NO_PARAMS, sorts.LENGTH)
+        if first.sort == sorts.COLLECTED:
+            return Value(DATA, NO_PARAMS, sorts.LENGTH)
+        if first.sort == sorts.SAMPLE:
+            return Value(OWN_BATCH, first.params, sorts.COUNT)
         if first.dep & OWN_BATCH and first.sort is None:  # a part of the batch
-            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, LENGTH)
+            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH)
         if first.dep & (DATA | LOCAL):
-            return Value(first.dep & (DATA | LOCAL), first.params, LENGTH)
+            return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
     if not full and base.dep & DATA and name in FACTS:
-        return Value(DATA, base.params, LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
+        return Value(DATA, base.params, sorts.LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
     return element(first) if full == "next" and args else None
 
 
 def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value:
     """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
-    if (
-        full == "min"
-        and plain == 2
-        and joined.dep & RANK
-        and MULTIPLE not in (args[0].sort, args[1].sort)
-        and (args[0].dep ^ args[1].dep) & RANK
-    ):
-        return joined._replace(sort=REST)
-    if full in ("min", "max") and is_agreed([Value(0, a.params) if a.sort == LENGTH else a for a in args]):
-        return Value(sort=AGREED)
-    many = args[0].sort if args and full != "len" else None
-    many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
+    is_by_one = full == "min" and plain == 2 and (args[0].dep ^ args[1].dep) & RANK
+    if is_by_one and sorts.MULTIPLE not in (args[0].sort, args[1].sort):
+        return joined._replace(sort=sorts.REST)
+    if full in ("min", "max") and is_agreed([Value(0, a.params) if a.sort == sorts.LENGTH else a for a in args]):
+        return Value(sort=sorts.AGREED)
+    of = args[0] if args and full != "len" else PLAIN
+    many = of.sort if of.kind not in ("param", "wrap", "obj") else None
     dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
     keep = joined._replace(dep=dep)
     if full == "sorted":
         many = None if many == ("set",) else many
-    elif full in ("set", "frozenset") and not (many is not None and many[0] == "share"):
+    elif full in ("set", "frozenset") and of.kind != "share":
         many = ("set",)
     given = [element(a) for a in args[:plain]]
     if full == "zip":

@@ -1,12 +1,16 @@
-"""What is known of a value, what a function does to its caller, and how both are joined."""
+"""What is known of a value, what a function does to its caller, and how both are joined, also where two branches meet again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unhang.lint.ir import Found
+from unhang.lint import sorts
+from unhang.lint.ir import Expr, Found
+
+if TYPE_CHECKING:
+    from unhang.lint.branches import Way
 
 # How a value may differ between ranks.
 RANK = 1  # by the number of the rank
@@ -17,6 +21,7 @@ HELD = 256  # by which parameters or gradients the rank has
 DATA = LOSS | OWN_BATCH | HELD
 UNEVEN = 8  # it has another length on each rank
 MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
+OF_DATA = DATA | MAYBE
 MAYBE_NONE = 32  # it is None on some ranks, and not on others
 FAILED = 64  # by an exception that one rank alone has met
 LONGEST = 512  # as long as the longest sequence of this rank's batch
@@ -52,7 +57,7 @@ class Place(NamedTuple):
 class Value(NamedTuple):
     """`dep`: how it may differ; `params`: parameters it depends on; `group`: of which group a rank is the number, empty: of all.
 
-    `sort`: what it is, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
+    `sort`: what it is, a tuple or None, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
     `("out", "ddp")` for what a wrapped module returned, `("param", 0)`, `("of", 0)` for what a parameter returned,
     `("group", text)`, `("many", sort)`, `("odd", reason)` for a tensor that is unfit for a collective. `zero`: what it is as a
     condition on rank 0, where the others have the opposite. `const`: the value itself; of a wrapped module, the class or the parameter that is inside.
@@ -60,18 +65,19 @@ class Value(NamedTuple):
 
     dep: int = 0
     params: frozenset[int] = frozenset()
-    sort: tuple[Any, ...] | None = None
+    sort: Any = None
     zero: bool | None = None
     group: str = ""
     const: Any = UNKNOWN
 
+    @property
+    def kind(self) -> str:
+        """The first word of its sort; empty: nothing is known of it."""
+        return self.sort[0] if self.sort else ""
+
 
 NO_PARAMS: frozenset[int] = frozenset()
 PLAIN = Value()
-RAW = ("raw",)  # the module inside a wrapper
-FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's own batch: perhaps nothing is
-OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
-AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 
 
 _CHOSEN = {"fn", "bound", "class", "obj"}
@@ -95,9 +101,9 @@ def mixed(*values: Value) -> Value:
     return Value(dep, params, None, None, group) if dep or params else PLAIN
 
 
-def one_of(sorts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+def one_of(several: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
     """One of several objects, classes or functions of the project, where nobody knows which; None: there is something else among them."""
-    all_sorts = [s for of in sorts for s in (of[1] if of[0] == "one of" else (of,))]
+    all_sorts = [s for of in several for s in (of[1] if of[0] == "one of" else (of,))]
     distinct = tuple(dict.fromkeys(all_sorts))
     if not distinct or len(distinct) > _MOST_CHOICES or any(s[0] not in _CHOSEN for s in distinct):
         return None
@@ -108,25 +114,28 @@ def either(a: Value, b: Value) -> Value:
     """One of both, after branches that have met again. What one of them has agreed on is agreed: the other is for one rank alone."""
     if a == b:
         return a
-    if a.sort == AGREED or b.sort == AGREED:
-        return a if b.sort != AGREED or (a.sort == AGREED and not a.dep) else b
+    if a.sort == sorts.AGREED or b.sort == sorts.AGREED:
+        return a if b.sort != sorts.AGREED or (a.sort == sorts.AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
-    sorts = [v.sort for v in (a, b) if v.sort is not None]
-    sort = next((s for s in (FILLED, OWN_KEYS, ("half bare",)) if s in sorts), None) or (
-        sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    both = [v.sort for v in (a, b) if v.sort is not None]
+    sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF) if s in both), None) or (
+        both[0] if both and both[0] == both[-1] else None
     )
-    if sort is not None and sort[0] == "ragged" and len(sorts) < 2:  # padded in one of the branches
+    if sort is not None and sort[0] == "ragged" and len(both) < 2:  # padded in one of the branches
         sort = None
-    if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
-        sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
-    if sort is None and len(sorts) == 2:
-        sort = one_of(sorts)
-    if sort is None and sorts and RAW not in sorts:
-        sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
+    if len(both) == 2 and both[0][0] == both[1][0] == "tuple" and len(both[0][1]) == len(both[1][1]):
+        sort = ("tuple", tuple(either(x, y) for x, y in zip(both[0][1], both[1][1], strict=True)))
+    if sort is None and len(both) == 2:
+        sort = one_of(both)
+    if sort is None and both and sorts.RAW not in both:
+        sort = next((s for s in both if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(
         a.dep | b.dep, a.params | b.params, sort, a.zero if a.zero == b.zero else None, a.group or b.group, const
     )
 
+
+# What a call gives: the number of the parameter -> the argument, and what it is worth.
+Given = dict[int, tuple[Expr, Value]]
 
 # What a parameter (by number) or a name must be: true, false, "some", "none", or ("in" or "out", of these constants).
 Wanted = bool | str | tuple[str, tuple[Any, ...]]
@@ -172,6 +181,11 @@ class Effect(NamedTuple):
         return self.doubt + (len(self.way) if self.ifs > 0 else 0)
 
     @property
+    def lines(self) -> list[tuple[str, int, str]]:
+        """The calls that lead to it, as they are shown."""
+        return [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in self.way]
+
+    @property
     def key(self) -> tuple[str, str, int, str]:
         """What must be equal on all ranks."""
         return self.op, self.group, self.param, self.method
@@ -179,9 +193,8 @@ class Effect(NamedTuple):
 
 Kept = tuple[int, str, str]  # an attribute of an object: the file and class, and its name
 Put = tuple[str, tuple[int, int], bool]  # who puts something there by which method, and whether by the batch
-Raised = tuple[
-    str, int, frozenset[int]
-]  # an exception, how its condition differs, and on which parameters that depends
+# An exception, how its condition differs, and on which parameters that depends.
+Raised = tuple[str, int, frozenset[int]]
 
 
 class Conditional(NamedTuple):
@@ -271,7 +284,29 @@ class Learned(NamedTuple):
     flags: set[str]
     global_flags: set[tuple[int, str]]
     skips_layers: bool
-    keyed: set[tuple[int, str, str]]
-    by_state: set[tuple[int, str, str]]
+    keyed: set[Kept]
+    by_state: set[Kept]
     outside: list[Outside]
     puts: dict[Kept, set[Put]]
+
+
+def joined_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
+    """What names are worth after two branches."""
+    out = dict(b)
+    for name, value in a.items():
+        other = b.get(name)
+        out[name] = value if other is None or other is value else either(value, other)
+    return out
+
+
+def mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Value]) -> None:
+    """Names that are None on some ranks from here on; what was so and is made on the other ranks now, is so no more."""
+    for name, value in env.items():
+        a, b, old = here.env.get(name), there.env.get(name), before.get(name)
+        if a is None or b is None or a is b:
+            continue
+        made, zero = (a, here.cause.value.zero) if b == old else (b, there.cause.value.zero)
+        if (a.const is None) != (b.const is None):
+            env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
+        elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
+            env[name] = made._replace(dep=0, zero=None)

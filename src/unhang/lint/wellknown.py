@@ -6,18 +6,10 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from unhang.lint import sorts
 from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
-    BATCH,
-    BLOCK,
-    ENDLESS,
-    LENGTH,
-    LOCAL_RANK,
-    MULTIPLE,
-    PADDED,
-    REST,
-    ROUNDED_UP,
     is_numbered,
     name_of,
     value_of_name,
@@ -38,63 +30,61 @@ from unhang.lint.values import (
 )
 
 if TYPE_CHECKING:
-    from unhang.lint.expressions import Expressions
+    from unhang.lint.operators import Operators
 
 _NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", "count", "ndim", "shape", "device"}
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 
-def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
-    if stop.sort == MULTIPLE:
-        return Value(0, stop.params, PADDED)
+    if stop.sort == sorts.MULTIPLE:
+        return Value(0, stop.params, sorts.PADDED)
     if stop.group and not start.dep:  # of a stage of a pipeline: what it does later, it has done before
         return PLAIN
-    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
+    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == sorts.REST):
         return Value(UNEVEN, sort=("share", "range"))
     if (start.dep ^ stop.dep) & LOCAL:  # from where this rank's own file has ended
         return Value(UNEVEN, sort=("share", "range"))
-    if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
+    if stop.dep & DATA and stop.sort != sorts.LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
-    return Value(0, mixed(*args).params, BLOCK if start.dep & stop.dep & RANK else None)
+    return Value(0, mixed(*args).params, sorts.BLOCK if start.dep & stop.dep & RANK else None)
 
 
-def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    if len(args) > 1 and args[0].sort == ENDLESS:
+def _islice(frame: Operators, node: Call, args: list[Value]) -> Value:
+    if len(args) > 1 and args[0].sort == sorts.ENDLESS:
         return args[0]
     if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
         return Value(UNEVEN, sort=("share", "islice"))
     return args[0] if args else PLAIN
 
 
-def _environ(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _environ(frame: Operators, node: Call, args: list[Value]) -> Value:
     name = args[0].const if args else None
     return value_of_name(name.lower()) if isinstance(name, str) else PLAIN
 
 
-def _partial(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _first(frame: Operators, node: Call, args: list[Value]) -> Value:
     return args[0] if args else PLAIN
 
 
-def _super(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _super(frame: Operators, node: Call, args: list[Value]) -> Value:
     me = frame.env.get("self")
-    return (
-        Value(sort=("super", *me.sort[1:])) if me is not None and me.sort is not None and me.sort[0] == "obj" else PLAIN
-    )
+    return Value(sort=("super", *me.sort[1:])) if me is not None and me.kind == "obj" else PLAIN
 
 
-def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _getattr(frame: Operators, node: Call, args: list[Value]) -> Value:
     if len(args) > 1 and isinstance(args[1].const, str):
         found = frame.attribute(args[0], args[1].const)
-        if len(args) > 2 and found.sort is not None and found.sort[0] == "ext" and args[2].sort is not None:
+        if len(args) > 2 and found.kind == "ext" and args[2].sort is not None:
             return args[2]
         return found
     return PLAIN
 
 
-def items_of(frame: Expressions, v: Value) -> int:
+def items_of(frame: Operators, v: Value) -> int:
     """UNEVEN, if an object of the project gives each rank another number of items."""
     project = frame.link.project
     of = (
@@ -108,7 +98,7 @@ def items_of(frame: Expressions, v: Value) -> int:
     return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
 
 
-def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:
     plain = len(node.args) - len(node.names)
     of_sampler = [v for n, v in zip(node.names, args[plain:], strict=True) if n in ("sampler", "batch_sampler")]
     sources = [*args[:1], *of_sampler]
@@ -128,10 +118,10 @@ def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
     is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
     if function is not None and (sort := own_widths(function)) is not None:
         return Value(sort=("many", sort))
-    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
+    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", sorts.BATCH))
 
 
-def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _len(frame: Operators, node: Call, args: list[Value]) -> Value:
     """How many there are; an object of the project says so itself."""
     sort = args[0].sort if args else None
     target = frame.link.project.method(sort[1], sort[2], "__len__") if sort is not None and sort[0] == "obj" else None
@@ -140,7 +130,7 @@ def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(frame.link.summary(*target).returns.dep & UNEVEN)
 
 
-def _set(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
     """A set; one of numbers comes in the same order everywhere."""
     held = of_builtin("set", len(node.args), args, mixed(*args))
     made = node.args[0] if node.args else None
@@ -150,30 +140,22 @@ def _set(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return held._replace(sort=None) if held.sort == ("set",) and is_number else held
 
 
-def _ceil(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
     match node.args:
         case [Op(op="/", parts=[of, by])] if is_rounded_up("//", [Op("+", [of, by]), by]):
-            return mixed(*args)._replace(sort=ROUNDED_UP)
+            return mixed(*args)._replace(sort=sorts.ROUNDED_UP)
     return mixed(*args)
 
 
-def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
 
 
-def _parts(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return Value(sort=PADDED if len(args) > 1 and args[1].sort == MULTIPLE else ("parts",))
+def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
+    return Value(sort=sorts.PADDED if len(args) > 1 and args[1].sort == sorts.MULTIPLE else ("parts",))
 
 
-def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return args[0]._replace(zero=args[0].zero) if args else PLAIN
-
-
-def _device(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return Value(RANK, NO_PARAMS, LOCAL_RANK, False)
-
-
-def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
+def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
     """The ranks of a group that is kept, or asked for: each rank has those of its own."""
     of = node.given("group", 0)
     path = of.func.path if isinstance(of, Call) and isinstance(of.func, Ref) else of.path if isinstance(of, Ref) else ""
@@ -181,9 +163,10 @@ def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
 
 
-SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
+SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "set": _set, "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
-    "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
+    "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
+    "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
+    "numpy.array_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

@@ -1,0 +1,29 @@
+"""What a value can be, beside objects, functions and parameters (`Value.sort` tells of these)."""
+
+from __future__ import annotations
+
+LOCAL_RANK = ("local rank",)
+RANKS = (("rank",), LOCAL_RANK)
+BATCH = ("batch",)  # what a loader gave
+CERTAIN = ("certain",)  # a constant, whatever is asked beside it
+COUNT = ("count",)  # how many there are of something in the batch, or whether there are any
+BESIDE = ("beside",)  # what a thread puts into it is there sooner on one rank than on another
+TEST = ("test",)  # the result of a comparison
+PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
+MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
+ENDLESS = ("endless",)  # a generator that never ends
+REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
+OWN_PATH = ("own path",)  # with the number of the rank in it: a file that others do not look for
+PADDED = ("padded",)  # to a length that divides evenly, perhaps
+ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
+SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
+BLOCK = ("share", "block")  # from what the rank says to what the rank says
+BLOCK_LENGTH = ("block length",)  # of such a part: of interest where the last ranks have nothing
+BARE = ("bare",)  # a tensor of constants, without a graph
+HALF = ("half bare",)  # such a one on some ranks, and one with a graph on others
+LENGTH = ("length",)  # how long it is: of interest where it may be 0
+COLLECTED = ("collected",)  # empty at first: whether there is anything in it is for each rank to see
+RAW = ("raw",)  # the module inside a wrapper
+FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's own batch: perhaps nothing is
+OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
+AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
