@@ -139,8 +139,7 @@ def found_at_first(
         ranks,
         (*_seen_lines(first), *(_seen_line(e.rank, e.error, ", a consequence") for e in later[:4])),
         {**_words(ranks, frame, "It is the first failure that the log shows.", after), **words},
-        victims=s.others(ranks) if ranks else (),
-        location=w.location_of(frame),
+        location=frame,
         **more,
     )
 
@@ -158,8 +157,7 @@ def found_at_failures(
         ranks,
         (*_failure_lines(first), *_echo_lines(echo)),
         {**_words(ranks, frame, f"It is the first failure of the job{_after(s, first)}.", after), **words},
-        victims=s.others(ranks),
-        location=w.location_of(frame),
+        location=frame,
         **more,
     )
 

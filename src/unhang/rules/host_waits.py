@@ -304,7 +304,7 @@ def lost_exception(s: Situation, first: FirstException) -> Found | None:
         "at": w.at(lost.at),
     }
     found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
-    return replace(found, location=w.location_of(lost.at))
+    return replace(found, location=lost.at)
 
 
 def killed_by_somebody(s: Situation, first: FirstException) -> Found | None:

@@ -43,7 +43,7 @@ def found_late(
         victims=late.victims,
         group=w.group_of(group) if group else None,
         collective=w.collective_of(call, call.seq) if call else None,
-        location=w.location_of(frame),
+        location=frame,
         **more,
     )
 

@@ -53,7 +53,7 @@ def found_by(
     readings: Sequence[Reading], confidence: float, words: Mapping[str, object], say: str = "", **more: Any
 ) -> Found:
     """What these readings show: their ranks are the culprits, {hosts} their hosts; `more`: other fields of `Found`."""
-    more = {"culprits": ranks_of(readings), "evidence": cite(readings), **more}
+    more = {"culprits": ranks_of(readings), "evidence": cite(readings), "victims": (), **more}
     return Found(confidence, words={"hosts": hosts_of(readings), **words}, say=say, **more)
 
 
@@ -115,7 +115,7 @@ def found_on(
 ) -> Found:
     """What is wrong with these devices, which are {devices} in the card; `more`: other fields of `Found`."""
     words = {"devices": named(devices), **(words or {})}
-    return Found(confidence, users_of(s, devices), evidence or cite(devices), words, **more)
+    return Found(confidence, users_of(s, devices), evidence or cite(devices), words, **{"victims": (), **more})
 
 
 def majority(values: Iterable[str]) -> str:

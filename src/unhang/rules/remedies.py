@@ -31,7 +31,7 @@ from unhang.analyze.may_differ import OPEN
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, function_at, nodes_around, surroundings
 from unhang.analyze.trees import line_text
-from unhang.model import Case, Fix, Frame, Location, RaisedError
+from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.framework_advice import of_monitor
@@ -354,7 +354,7 @@ def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
     )
 
 
-def of_any_sender(at: Location) -> Fix | None:
+def of_any_sender(at: Frame) -> Fix | None:
     """For messages of several parts that are taken from whoever sends first: the parts of two senders may be mixed."""
     found = received_of_anybody(at.file, at.line)
     if found is None:

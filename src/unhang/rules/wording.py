@@ -19,7 +19,6 @@ from unhang.model import (
     Finding,
     Fix,
     Frame,
-    Location,
     ProcessGroup,
     RankEvidence,
     WaitEdge,
@@ -186,20 +185,15 @@ def both_sides(d: Divergence) -> Iterable[EvidenceLine]:
     yield path_line(d.reference[0], f"#{d.seq} {name_call(d.reference_call)}", d.reference_path)
 
 
-def location_of(frame: Frame | None) -> Location | None:
-    """The location of a frame."""
-    return Location.of(frame)
-
-
 def at_call(call: CollectiveCall, frame: Frame | None) -> dict[str, Any]:
     """The fields of a finding on this call, at this line."""
-    return {"location": location_of(frame), "group": group_of(call.group), "collective": collective_of(call, call.seq)}
+    return {"location": frame, "group": group_of(call.group), "collective": collective_of(call, call.seq)}
 
 
 def at_fork(d: Divergence | None, frame: Frame | None) -> dict[str, Any]:
     """The same of the call at which programs part; the line alone where none do."""
     if d is None:
-        return {"location": location_of(frame)}
+        return {"location": frame}
     return {
         **at_call(d.reference_call, frame),
         "group": group_of(d.group),

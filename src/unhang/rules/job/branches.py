@@ -204,7 +204,6 @@ def _parted(s: Situation, d: Divergence) -> Found:
         words,
         say,
         fixes,
-        s.others(odd if d.is_decided else d.culprits),
         **w.at_fork(d, told),
         condition=gate_of(gate),
     )

@@ -115,7 +115,6 @@ def _crash_in_log(s: Situation) -> Found | None:
         "log" if ranks and is_felt else "alone",
         ("sender",),
         cause="" if ranks and is_felt else "unknown",
-        victims=s.others(ranks) if ranks else (),
     )
 
 
@@ -328,7 +327,7 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         fixes=(*_mended(evidence, activity.frame, say), *_END_FIXES.get(say, ("order", "threads"))),
         cause="rank-stuck-in-user-code" if is_polling else "",
         victims=s.others(ranks),
-        location=w.location_of(frame),
+        location=frame,
     )
 
 
@@ -368,10 +367,8 @@ def _unread_queue(s: Situation, writers: Mapping[int, ThreadStack]) -> Found:
     }
     shown = [EvidenceLine(f"rank {r} thread {t.name}", str(t.frames[0])) for r, t in [*writers.items()][:4]]
     started = [EvidenceLine("launcher stack", str(joins), joins.line)] if joins else []
-    return Found(
-        0.9, () if joins else ranks, (*shown, *started), words, say="queue", fixes=("read first",), victims=s.others(ranks),
-        location=w.location_of(joins or put),
-    )  # fmt: skip
+    seen, victims = (*shown, *started), s.others(ranks)
+    return Found(0.9, () if joins else ranks, seen, words, "queue", ("read first",), victims, location=joins or put)
 
 
 def _ending_in_log(s: Situation) -> Iterator[Found]:
@@ -388,7 +385,7 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
         frame = next((f for f in frames if f.function in _END_CALLS), frames[0])
         lines: Iterable[EvidenceLine] = [w.stack_of(d) for d in ending[:4]]
         words = {"who": name_or(ranks, "the job"), "at": f": {w.place(frame)}"}
-        yield Found(0.8, ranks, lines, words, say="log", fixes=("order", "threads"))
+        yield Found(0.8, ranks, lines, words, say="log", fixes=("order", "threads"), victims=())
     elif last and not doings:
         sure = 0.7 if last[1].says == "hang" else 0.88
         yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log", fixes=("order", "threads"))

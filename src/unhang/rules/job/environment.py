@@ -126,7 +126,13 @@ def environment_changed(s: Situation) -> Found | None:
             raised = EvidenceLine("exception", error.text[:300], error.source.line)
             ranks = () if error.rank is None else (error.rank,)
             return Found(
-                0.97, ranks, (raised, EvidenceLine(path, why)), {"module": gone[1], "why": why}, "seen", is_root=True
+                0.97,
+                ranks,
+                (raised, EvidenceLine(path, why)),
+                {"module": gone[1], "why": why},
+                "seen",
+                is_root=True,
+                victims=(),
             )
         if not error.error.type.endswith(("ModuleNotFoundError", "ImportError")) or not gone or gone[1] not in ALWAYS:
             continue
@@ -144,7 +150,15 @@ def environment_changed(s: Situation) -> Found | None:
         place = f"{PurePath(error.source.path).name or 'log'}:{error.source.line}"
         raised = EvidenceLine(place, error.text[:300], error.source.line)
         ranks = () if error.rank is None else (error.rank,)
-        return Found(0.95 if others else 0.85, ranks, (raised, *seen), words, "version" if others else "", is_root=True)
+        return Found(
+            0.95 if others else 0.85,
+            ranks,
+            (raised, *seen),
+            words,
+            "version" if others else "",
+            is_root=True,
+            victims=(),
+        )
     return None
 
 

@@ -381,9 +381,8 @@ def unused_parameters(s: Situation) -> Found | None:
     words = {"who": who, "names": f": {', '.join(names[:6])}" if names else "", "at": w.at(frame)}
     message = first.error.message if first else lines[0].text
     evidence = (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None))
-    victims = s.others(ranks) if ranks else ()
     fixes: tuple[str | Fix, ...] = (*(of_skipped_part(frame, names) or ("with zero",)), "find unused")
-    return Found(0.96, ranks, evidence, words, victims=victims, location=w.location_of(frame), fixes=fixes)
+    return Found(0.96, ranks, evidence, words, location=frame, fixes=fixes)
 
 
 def _names(lines: Sequence[LogEvent]) -> Iterable[str]:

@@ -80,7 +80,7 @@ def known_message(s: Situation) -> Found | None:
         shown = of_error(error, first.frame)
         fixes = (shown, "look") if shown is not None else _fixes(row)
         found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=fixes)
-        return replace(found, culprits=(), victims=()) if row.cause in _BETWEEN_RANKS else found
+        return replace(found, culprits=()) if row.cause in _BETWEEN_RANKS else found
     if best is None:
         return _last_word_that_names_a_cause(s) if first is None else None
     row, event = best

@@ -84,7 +84,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             }
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
-            yield found if is_start or place is None else replace(found, location=w.location_of(place))
+            yield found if is_start or place is None else replace(found, location=place)
 
 
 def _told_to_lack(s: Situation) -> Sequence[Found]:
@@ -126,7 +126,7 @@ def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
         tuple(map(w.stack_of, (*fetching[:3], *others[:3]))),
         words,
         victims=tuple(sorted({r for d in others for r in d.ranks})),
-        location=w.location_of(caller),
+        location=caller,
         say="stacks",
         fixes=_LOADER_FIXES,
     )
@@ -169,7 +169,7 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
             elif block is not None and block != late.activity.frame:
                 words["at"] = f"{w.at(block)}, now{w.at(late.activity.frame)},"
             found = found_late(s, late, 0.92, words, say="first" if first else "late")
-            yield replace(found, location=w.location_of(block)) if block else found
+            yield replace(found, location=block) if block else found
 
 
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:
@@ -282,16 +282,7 @@ def _away_by_stacks(s: Situation) -> Iterator[Found]:
         if idle
         else f"wait in a collective, to which {who} did not come",
     }
-    yield Found(
-        confidence,
-        ranks,
-        evidence,
-        words,
-        say,
-        ("bound anything", "no timeout"),
-        victims=s.others(ranks) if ranks else (),
-        location=w.location_of(frame),
-    )
+    yield Found(confidence, ranks, evidence, words, say, ("bound anything", "no timeout"), location=frame)
 
 
 def _lost_alarm(s: Situation) -> Sequence[LogEvent]:
@@ -359,4 +350,4 @@ def straggler(s: Situation) -> Found | None:
     seen = f"last in {late.last_share:.0%} of late positions, {late.lost_s:.2f} s lost in {late.span_s:.2f} s"
     evidence, group = (EvidenceLine("arrival times", seen),), w.group_of(late.group)
     say = f"/{late.pace.kind}"
-    return Found(0.85, (late.rank,), evidence, words, say=say, victims=s.others((late.rank,)), group=group)
+    return Found(0.85, (late.rank,), evidence, words, say=say, group=group)

@@ -114,9 +114,16 @@ def _destroyed(s: Situation, rank: int, call: PendingCall, edge: WaitEdge) -> Fo
         w.waiting_line(edge),
     )
     return Found(
-        0.94, (rank,), (*evidence, *w.stack_lines(s.case.ranks.get(rank), 4)), words, "destroyed", ("destroy last",), s.others((rank,)),
-        w.location_of(frame), w.group_named(edge.group), condition=gate_of(condition),
-    )  # fmt: skip
+        0.94,
+        (rank,),
+        (*evidence, *w.stack_lines(s.case.ranks.get(rank), 4)),
+        words,
+        "destroyed",
+        ("destroy last",),
+        location=frame,
+        group=w.group_named(edge.group),
+        condition=gate_of(condition),
+    )
 
 
 def _closed_its_connection(s: Situation) -> Found | None:
@@ -135,7 +142,7 @@ def _closed_its_connection(s: Situation) -> Found | None:
         {"who": name_or(peers, "a rank")},
         "closed",
         victims=tuple(sorted({e.rank for e in lost if e.rank is not None})),
-        location=w.location_of(next(iter(user_frames(lost[0].frames)), None)),
+        location=next(iter(user_frames(lost[0].frames)), None),
     )
 
 
@@ -196,7 +203,7 @@ def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
     )
     stop = asks_to_end(before.call.frames or ()) if not guarded else None
     text += f" {w.place(stop)} asks the framework to stop, and what it decides by is the rank's own." if stop else ""
-    location = found.location or w.location_of(stop or (guarded[-1][0] if guarded else path[-1] if path else None))
+    location = found.location or stop or (guarded[-1][0] if guarded else path[-1] if path else None)
     lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
     words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
     together = (of_stop(stop) if stop else None) or "together"
@@ -299,7 +306,6 @@ def _holds(s: Situation, parted: Parted) -> Found:
         words,
         "holds",
         ("no call there",),
-        s.others(ranks),
         cause="user-exception",
         **w.at_fork(d, frame),
     )
@@ -342,7 +348,6 @@ def _went_on(
         words,
         "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on",
         fixes,
-        s.others(ranks),
         cause="user-exception" if waits_there or has_ended else "",
         condition=gate_of(gate),
         **w.at_fork(d, frame),

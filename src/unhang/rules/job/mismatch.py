@@ -201,7 +201,6 @@ def _of_traces(s: Situation, calls: tuple[TracedCall, ...], sides: str, fixes: t
         quote(c.event for c in calls),
         {"op": first.op, "position": f"{first.position:x}", "sides": sides},
         fixes=fixes,
-        victims=s.others(odd) if odd else (),
         collective={"op": first.op, "seq": first.position},
     )
 
@@ -227,7 +226,7 @@ def objects_disagree(s: Situation) -> Found | None:
     if first is None or not is_of_objects(first) or ran_out or s.events.has("cuda."):
         return None
     found = found_at_first(s, first, 0.7, {"head": first.head}, fixes=(EVERY_RANK_CALLS, SEE_IT))
-    return replace(found, culprits=(), victims=())
+    return replace(found, culprits=())
 
 
 @rule("ranks-compared")
@@ -258,6 +257,7 @@ def others_completed(s: Situation) -> Iterator[Found]:
             {"rank": alone[0], "call": waits[0], "others": others},
             fixes=(PAD, SEE_IT),
             collective={"op": waits[0].op, "seq": waits[0].seq},
+            victims=(),
         )
 
 
@@ -275,7 +275,6 @@ def ran_ahead(s: Situation) -> Iterator[Found]:
             quote(lines_of(firsts)),
             {"rank": behind.rank, "call": behind, "ahead_rank": ahead.rank, "ahead_call": ahead},
             fixes=_OF_THE_PROGRAM,
-            victims=s.others(odd) if odd else (),
             collective={"op": behind.op, "seq": behind.seq},
         )
         return
@@ -297,8 +296,7 @@ def submitted_apart(s: Situation) -> Iterator[Found]:
             odd = minority({r: frozenset(tensor for tensor, who in missing.items() if r in who) for r in ranks})
             some = list(missing.items())[:3]
             sides = "; ".join(f"{w.name_ranks(sorted(who))} did not submit {tensor}" for tensor, who in some)
-            victims = s.others(odd) if odd else ()
-            yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=_OF_THE_PROGRAM, victims=victims)
+            yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=_OF_THE_PROGRAM)
             return
 
 
@@ -363,8 +361,7 @@ def waits_ended_apart(s: Situation) -> Iterator[Found]:
         {"sides": ", ".join(_side(ranks_in[call], call, e) for call, e in shown.items())},
         "all" if is_everybody else "some",
         _OF_THE_PROGRAM,
-        s.others(odd) if odd else (),
-        w.location_of(next(iter(user_frames(named[odd[0]][0].frames)), None)) if odd else None,
+        location=next(iter(user_frames(named[odd[0]][0].frames)), None) if odd else None,
     )
 
 

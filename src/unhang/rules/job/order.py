@@ -73,15 +73,7 @@ def _two_threads(s: Situation) -> Iterator[Found]:
         return
     first = apart[0]
     words = {"what": first.what, "at": w.at(first.caller), "beside": w.place(first.beside)}
-    yield Found(
-        0.8,
-        (),
-        tuple(map(w.stack_of, apart[:3])),
-        words,
-        "two threads",
-        ("threads",),
-        location=w.location_of(first.caller),
-    )
+    yield Found(0.8, (), tuple(map(w.stack_of, apart[:3])), words, "two threads", ("threads",), location=first.caller)
 
 
 def _is_of_another_kind(s: Situation, cycle: tuple[int, ...]) -> bool:
@@ -205,11 +197,11 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         words,
         "cycle",
         (fix,),
-        s.others(culprits),
-        w.location_of(path[-1] if path else None),
-        w.group_named(awaited.group),
-        {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
-        "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
+        victims=s.others(culprits),
+        location=path[-1] if path else None,
+        group=w.group_named(awaited.group),
+        collective={"op": awaited.what.split(" ")[0], "seq": awaited.seq},
+        cause="code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
         condition=gate_of(decides[1] if decides else None),
     )
 
@@ -378,6 +370,6 @@ def waits_crosswise(s: Situation) -> Found | None:
         words,
         fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
         victims=s.watchdogs.ranks,
-        location=w.location_of(place),
+        location=place,
         collective={"op": waits[0].op, "seq": waits[0].seq},
     )

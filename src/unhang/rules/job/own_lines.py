@@ -100,6 +100,7 @@ def call_of_a_few(s: Situation, few: FewInACall) -> Found:
         words,
         fixes=_OF_THE_PROGRAM,
         collective={"op": few.wait.op, "seq": few.wait.seq},
+        victims=(),
     )
 
 
@@ -119,7 +120,6 @@ def unlike_in_the_last_round(s: Situation, unlike: Unlike) -> Found:
         {"first": first, "other": other},
         f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
         fixes=_OF_ITS_DATA if is_rounds else _OF_THE_PROGRAM,
-        victims=s.others(culprits) if culprits else (),
         cause="size-mismatch" if unlike.is_shape else "uneven-inputs" if is_rounds else "",
     )
 
@@ -134,7 +134,7 @@ def took_longer_than_others(s: Situation, late: TookLonger) -> Found:
 def counted_past_the_waiting(s: Situation, past: Told) -> Found:
     """Ranks that are done with a loop in which others wait: they had fewer rounds, or left early."""
     words = {"theirs": past.lines[-1].said[:MOST_WORDS]}
-    return _of(s, past, 0.78, words=words, fixes=_OF_ITS_DATA, victims=s.others(past.ranks))
+    return _of(s, past, 0.78, words=words, fixes=_OF_ITS_DATA, victims=None)
 
 
 @_told_by("told-its-end", told_its_end)
@@ -210,7 +210,6 @@ def ras_lags(s: Situation) -> Found | None:
         quote(e for c in last.counts for e in c.events),
         words,
         say="still" if is_still else "hang" if s.is_hang else "",
-        victims=s.others(ranks) if ranks else (),
     )
 
 
@@ -258,8 +257,7 @@ def ras_crossed(s: Situation) -> Found | None:
     stack = evidence.main_stack if evidence is not None else None
     frame = next(iter(user_frames(stack.frames)), None) if stack is not None else None
     events = (*found.more.events, *found.less.events)
-    victims = s.others(ranks) if ranks else ()
-    return Found(0.85, ranks, quote(events), words, victims=victims, location=w.location_of(frame))
+    return Found(0.85, ranks, quote(events), words, location=frame)
 
 
 @rule("ras-missing", names=Names.FAILURE)
@@ -278,11 +276,4 @@ def ras_missing(s: Situation) -> Found | None:
         who = f"process {pid} on {node}" + (f" and {len(last.processes) - 1} more" if len(last.processes) > 1 else "")
     words = {"who": who or "some processes", "are": "is" if max(len(ranks), len(last.processes)) == 1 else "are"}
     words["do"] = "does" if words["are"] == "is" else "do"
-    return Found(
-        0.6 if last.dead else 0.45,
-        ranks,
-        quote(last.missing_events),
-        words,
-        say="dead" if last.dead else "",
-        victims=s.others(ranks) if ranks else (),
-    )
+    return Found(0.6 if last.dead else 0.45, ranks, quote(last.missing_events), words, say="dead" if last.dead else "")

@@ -14,7 +14,7 @@ from unhang.analyze.order import is_of_size_alone, is_thread_race
 from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, Location, grouped, user_frames
+from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, Names, rule
@@ -65,7 +65,6 @@ def size_mismatch(s: Situation) -> Found | None:
         words,
         "content/content" if by_content else "",
         fixes_of(d, by_content, dim),
-        s.others(culprits) if culprits else (),
         **w.at_fork(d, frame),
     )
 
@@ -145,7 +144,6 @@ def _does_not_fit(s: Situation, stuck: StuckCollective, wrong: tuple[int, ...]) 
         wrong,
         (w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", path), EvidenceLine("sizes", sizes)),
         words,
-        victims=s.others(wrong),
         **w.at_call(call, path[-1] if path else None),
     )
 
@@ -169,11 +167,11 @@ def gloo_sizes(s: Situation) -> Found | None:
     return Found(0.85, (), lines, words, "call", fixes, **w.at_call(call, path[-1] if path else None))
 
 
-def _aborted_at(s: Situation) -> Location | None:
+def _aborted_at(s: Situation) -> Frame | None:
     """The line of the one rank that gloo aborted, where its stack was written: there it got what it did not expect."""
     ends = [e.exit for e in s.case.ranks.values() if e.exit is not None and e.exit.code == -signal.SIGABRT]
     frames = user_frames(ends[0].frames) if len(ends) == 1 else ()
-    return w.location_of(frames[0]) if frames else None
+    return frames[0] if frames else None
 
 
 def _last_of_all(s: Situation) -> CollectiveCall | None:
@@ -221,7 +219,6 @@ def roots_disagree(s: Situation) -> Iterator[Found]:
         tuple(line for r in ranks[:3] for line in _in_call(s, r, words["op"], roots)),
         words,
         "known" if differ else "inferred",
-        victims=s.others(culprits) if culprits else (),
         **w.at_call(first, frame),
     )
 
@@ -337,7 +334,6 @@ def _told(
         words,
         say,
         None,
-        s.others(culprits) if culprits else (),
         cause=cause,
         is_root=not _is_in_trouble(s),
         **w.at_call(call, path[-1] if path else None),

@@ -55,14 +55,8 @@ def port_in_use(s: Situation) -> Iterator[Found]:
         port = _port(events)
         words = {"port": f" {port}" if port else "", "number": port or "29500"}
         frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
-        found = found_in(
-            s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=w.location_of(frame)
-        )
-        yield (
-            found
-            if found.culprits or not _is_in_rendezvous(s)
-            else replace(found, culprits=(0,), victims=s.others((0,)))
-        )
+        found = found_in(s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=frame)
+        yield found if found.culprits or not _is_in_rendezvous(s) else replace(found, culprits=(0,))
 
 
 _AT_A_PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80})?[$#>] ")
@@ -385,4 +379,4 @@ def stale_build_lock(s: Situation) -> Found | None:
     ranks = tuple(sorted({r for d in waiting for r in d.ranks}))
     caller = waiting[0].caller
     words = {"who": name_or(ranks, "the process"), "wait": w.verb(ranks or (0,), "waits", "wait")}
-    return Found(0.85, ranks, tuple(map(w.stack_of, waiting[:4])), words, location=w.location_of(caller))
+    return Found(0.85, ranks, tuple(map(w.stack_of, waiting[:4])), words, location=caller, victims=())

@@ -76,7 +76,7 @@ def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> F
     words = {"key": wait.detail, "times": last.index, "last": last.detail, "line": w.place(frame)}
     evidence = [*lines, EvidenceLine(f"rank {late.rank} last set", repr(last.detail), frame.line if frame else None)]
     found = found_late(s, late, 0.85, words, say="never_set", evidence=evidence, fixes=_USUAL)
-    return replace(found, location=w.location_of(frame) or found.location)
+    return replace(found, location=frame or found.location)
 
 
 def _passed_over(s: Situation) -> Found | None:
@@ -108,10 +108,7 @@ def _passed_over(s: Situation) -> Found | None:
         fixes: tuple[str | Fix, ...] = ("always at" if way else "always",)
         if together is not None:
             fixes = (*fixes, decided_together(frame, together))
-        return Found(
-            0.88, (rank,), evidence, words, "passed_over", fixes, s.others((rank,)), w.location_of(frame),
-            condition=gate_of(together),
-        )  # fmt: skip
+        return Found(0.88, (rank,), evidence, words, "passed_over", fixes, location=frame, condition=gate_of(together))
     return None
 
 
@@ -201,7 +198,6 @@ def _of_few(
         {"few": w.name_ranks(few), "others": w.name_ranks(others), "call": name, "at": w.at_end_of(path), **words},
         say,
         ("one protocol",),
-        victims=s.others(few),
         **w.at_call(call, path[-1] if path else None),
     )
 

@@ -199,8 +199,7 @@ def silent_desync(s: Situation) -> Iterator[Found]:
     if said := _said(s, _REPLICAS, _APART):
         text = next(iter(said))
         ranks = _ranks_that_differ(text)
-        words, victims = {"text": text.partition(";")[0]}, s.others(ranks) if ranks else ()
-        yield Found(_beside_a_failure(s, 0.95), ranks, _quoted(said), words, "check", victims=victims)
+        yield Found(_beside_a_failure(s, 0.95), ranks, _quoted(said), {"text": text.partition(";")[0]}, "check")
         return
     events = s.events.of("learn.desync")
     if events and not any(e.says == "hang" and e.order < events[0].order for e in s.events):
@@ -276,6 +275,7 @@ def _on_tensors(s: Situation, facts: Sequence[Reading], say: str, confidence: fl
         collective={"op": op, "seq": first["seq"]},
         group={"pg_name": first.text("group"), "pg_desc": ""},
         is_root=True,
+        victims=(),
     )
 
 

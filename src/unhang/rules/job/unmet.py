@@ -50,8 +50,7 @@ def wrong_peer(s: Situation) -> Iterator[Found]:
                 words,
                 "peer",
                 ("right rank",),
-                s.others((rank,)),
-                location=w.location_of(frame),
+                location=frame,
                 group=w.group_named(call.group),
                 collective={"op": call.kind, "seq": call.index},
             )
@@ -69,7 +68,7 @@ def _apart(s: Situation, partners: Mapping[int, PendingCall]) -> Found:
         {"ranks": w.name_ranks(tuple(partners)), "pairs": pairs, "line": w.place(frame), "lead": w.lead(frame)},
         "apart/apart",
         ("one draw",),
-        location=w.location_of(frame),
+        location=frame,
     )
 
 
@@ -90,8 +89,7 @@ def _other_tags(s: Situation, tags: TagsApart) -> Found:
         words,
         "tags/tags",
         ("one tag",),
-        s.others(tags.odd) if tags.odd else (),
-        location=w.location_of(where),
+        location=where,
         group=w.group_named(tags.send.group),
         collective={"op": tags.send.kind, "seq": tags.send.index},
     )
@@ -133,7 +131,6 @@ def new_partner(s: Situation) -> Iterator[Found]:
                 (call.rank,),
                 (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
                 {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": at},
-                victims=s.others((call.rank,)),
                 **w.at_call(call, path[-1] if path else None),
             )
 
@@ -166,14 +163,7 @@ def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Foun
         w.path_line(right.rank, f"{w.name_call(right)} (open)", user_path(right.frames)),
         EvidenceLine("pair", f"rank {wrong.rank} and rank {right.rank} in {wrong.group}"),
     )
-    return Found(
-        0.9 if is_sure else 0.6,
-        culprits,
-        evidence,
-        words,
-        victims=s.others(culprits),
-        **w.at_call(wrong, path[-1] if path else None),
-    )
+    return Found(0.9 if is_sure else 0.6, culprits, evidence, words, **w.at_call(wrong, path[-1] if path else None))
 
 
 @rule("call-left-out", needs=("ranks",))
@@ -218,8 +208,7 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
         say,
         fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), made),
         condition=gate_of(decisive),
-        victims=s.others(culprits),
-        location=w.location_of(first.passed),
+        location=first.passed,
         group=w.group_named(first.edge.group),
         collective={"op": first.edge.what.split(" ")[0], "seq": first.edge.seq},
     )
@@ -274,8 +263,7 @@ def _not_by_all(
         [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
         words,
         say,
-        victims=s.others(culprits),
-        location=w.location_of(frame),
+        location=frame,
         collective={"op": "new_group", "seq": call.index},
         condition=gate_of(gate),
     )

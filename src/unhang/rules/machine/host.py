@@ -308,7 +308,7 @@ def slow_in_check(s: Situation) -> Iterator[Found]:
     if slow:
         who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         words = {"who": who, "ratio": max(slow, key=_ratio).text("ratio")}
-        yield Found(0.8, ranks, cite(slow), words, say="rank")
+        yield Found(0.8, ranks, cite(slow), words, say="rank", victims=())
     slower = [r for r in s.readings.of("collectives.ratio") if r["is_slower"] is True]
     if slower:
         worst = max(slower, key=_ratio)

@@ -184,7 +184,7 @@ def mig_mode(s: Situation) -> Iterator[Found]:
     has_several = any((j.number("world_size") or 1) > 1 for j in s.readings.of("setup.job"))
     sliced = [d for d in devices_of(s) if d["is_mig"]]
     if sliced and has_several and not _on_gloo(s):
-        yield Found(0.85, users_of(s, sliced), cite(sliced), {"devices": named(sliced)})
+        yield Found(0.85, users_of(s, sliced), cite(sliced), {"devices": named(sliced)}, victims=())
 
 
 @rule("devices-hidden", reads=("devices.visible",), lacks=compares("devices.visible"))
