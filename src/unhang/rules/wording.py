@@ -121,12 +121,17 @@ def lines_of(frames: Sequence[Frame]) -> str:
 
 def spot(frame: Frame) -> str:
     """`train.py:41`."""
-    return f"{base_name(frame.file)}:{frame.line}"
+    return line_at(frame.file, frame.line)
+
+
+def line_at(path: str, line: int) -> str:
+    """The same of a line of which the function is not known."""
+    return f"{base_name(path)}:{line}"
 
 
 def place(frame: Frame | None) -> str:
     """`evaluate (train.py:41)`."""
-    return f"{frame.function} ({base_name(frame.file)}:{frame.line})" if frame else "an unknown line"
+    return f"{frame.function} ({spot(frame)})" if frame else "an unknown line"
 
 
 def at(frame: Frame | None) -> str:

@@ -16,7 +16,7 @@ from unhang.model import EvidenceLine, Fix, Frame, LogEvent, ProcessExit, RankEv
 from unhang.model.evidence import SENT_BY_ITSELF
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
-from unhang.rules.base import Found, Names, card_of, rule
+from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
     WORKER_DIED,
     died_of_own_memory,
@@ -27,8 +27,7 @@ from unhang.rules.failure import (
     killed_for_memory,
     name_or,
 )
-from unhang.rules.host_waits import timer_off
-from unhang.rules.known_waits import end_the_thread, undone_item
+from unhang.rules.host_waits import end_the_thread, timer_off, undone_item
 from unhang.rules.late import driver
 from unhang.rules.log_lines import (
     SIGNALS,
@@ -333,10 +332,8 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
 
 def _mended(evidence: RankEvidence, frame: Frame | None, say: str) -> tuple[Fix, ...]:
     """The change that lets the process end, where the source shows it."""
-    if fix := end_the_thread(evidence):
-        return (fix,)
-    undone = undone_item(frame) if say == "alone" and frame is not None else None
-    return card_of("rank-stuck-in-user-code").fixes_for((str(undone.fix),), undone.words) if undone else ()
+    fix = end_the_thread(evidence) or (undone_item(frame) if say == "alone" and frame is not None else None)
+    return (fix,) if fix else ()
 
 
 _END_FIXES = {"alone": ("wait",), "polls": ("look once",), "all poll": ("look once",), "by files": ("one name",)}

@@ -10,16 +10,16 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.log_progress import behind_in_steps
+from unhang.analyze.outside_waits import exception_not_sent
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Fix, LogEvent
+from unhang.model import EvidenceLine, Fix, LogEvent, user_frames
 from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, rule
-from unhang.rules.error_remedies import of_allocation, of_error
 from unhang.rules.failure import (
     FD_EXHAUSTED,
     GPU_OOM,
@@ -44,7 +44,8 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
-from unhang.rules.host_waits import killed_by_somebody, lost_exception
+from unhang.rules.host_waits import end_the_thread
+from unhang.rules.known_repairs import of_allocation, of_error
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
     found_in,
@@ -204,12 +205,27 @@ def host_out_of_memory(s: Situation) -> Found | None:
         return _killed(s, sure, 0.95, "sure")
     if first is not None and HOST_OOM.search(first.text):
         killed = "killed by signal" in first.text
-        by_somebody = killed_by_somebody(s, first) if killed else None
+        by_somebody = _killed_by_somebody(s, first) if killed else None
         found = by_somebody or found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
         shown = of_allocation(first.text, first.frame) if first.frame is not None else None
         return replace(found, cause="user-exception", fixes=(shown,)) if shown else found
     guess = _killed_while_loading(s) if first is None else ()
     return _killed(s, guess, 0.62, "guess") if guess else None
+
+
+def _killed_by_somebody(s: Situation, first: FirstException) -> Found | None:
+    """What is known of a loader's worker that was killed while the kernel counted no process that it killed for want of memory."""
+    states = [e.state for r in first.ranks if (e := s.case.ranks.get(r)) is not None and e.state is not None]
+    if not states or any(state.oom_kills != 0 for state in states):
+        return None
+    fix = Fix(
+        title="Find what killed the worker: a guard of the program, a limit (RLIMIT_CPU), or somebody",
+        advice="unhang shows the pid; look for os.kill, Process.kill and setrlimit in the program, and for limits of the node; a worker that may be "
+        "killed has to be noticed and started anew by the loop that reads it",
+        verify="unhang run -- <the same command>: outcome clean",
+        undo="nothing is changed",
+    )
+    return found_at_first(s, first, 0.75, say="not counted", fixes=(fix,), cause="rank-crashed-earlier")
 
 
 def _killed(s: Situation, events: Sequence[LogEvent], confidence: float, say: str) -> Found:
@@ -280,9 +296,25 @@ def user_exception(s: Situation) -> Found | None:
         return None
     words = {"type": first.error.type, "head": first.head}
     fixes = (of_error(first.error, first.frame) or "mend", "no timeout")
-    found = lost_exception(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
+    found = _lost(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
+
+
+def _lost(s: Situation, first: FirstException) -> Found | None:
+    """What is known of an exception that a rank could not receive from a process of its own, or after which its process cannot end."""
+    kept = s.case.ranks.get(first.ranks[0]) if len(first.ranks) == 1 else None
+    if kept is not None and (fix := end_the_thread(kept)) is not None:
+        words = {"type": first.error.type, "head": first.head}
+        return found_at_first(s, first, 0.9, words, say="raised", fixes=(fix, "mend", "no timeout"))
+    beside = [f for e in s.case.ranks.values() for f in user_frames(e.main_frames)[:1]]
+    lost = exception_not_sent(first.error, beside)
+    if lost is None:
+        return None
+    words = {"name": lost.at.function, "class_at": w.spot(lost.at), "given": lost.given, "head": first.head}
+    words |= {"at": w.at(lost.at)}
+    found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
+    return replace(found, location=lost.at)
 
 
 def _is_of_plumbing(first: FirstException) -> bool:

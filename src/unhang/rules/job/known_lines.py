@@ -13,8 +13,8 @@ from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.error_remedies import of_error
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
+from unhang.rules.known_repairs import of_error
 from unhang.rules.log_lines import found_in, known_of, row_of_exception
 from unhang.rules.wording import name_ranks
 

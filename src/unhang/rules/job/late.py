@@ -15,7 +15,7 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
 from unhang.analyze.told_apart import a_round_behind, lacks_data
-from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
+from unhang.model import EvidenceLine, Fix, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
@@ -26,7 +26,7 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.host_waits import bound_item, fresh_lock, no_pipe, remedy_of
+from unhang.rules.host_waits import of_worker, remedy_of
 from unhang.rules.late import (
     block_of_its_own,
     children_of,
@@ -75,8 +75,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             is_start = _starts_workers(s, late)
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
-            more = {} if is_start else fresh_lock(place) or bound_item(place or late.activity.frame) or no_pipe(place)
-            helps = next((name for word, name in _HELPS.items() if word in more), "no fork")
+            helps, more = ("", {}) if is_start else of_worker(place, late.activity.frame)
             fixes = _STARTS_FIXES if is_start else (helps, "fail first")
             words = {
                 "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
@@ -98,7 +97,6 @@ def _told_to_lack(s: Situation) -> Sequence[Found]:
     return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
 
 
-_HELPS = {"renew": "fresh lock", "loop_at": "bound the item", "starts": "no pipe for errors"}
 _LOADER_FIXES, _STARTS_FIXES = ("no fork", "fail first"), ("open there", "start once", "no loader timeout")
 
 
@@ -241,9 +239,8 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
-            names = (told.fix,) if told else remedies(s, late)
-            given = {**words, **(told.words if told else {})}
-            yield found_late(s, late, 0.88, given, say=kind, fixes=(*names, "only delays"))
+            helps: tuple[str | Fix, ...] = (told,) if told else remedies(s, late)
+            yield found_late(s, late, 0.88, words, say=kind, fixes=(*helps, "only delays"))
 
 
 def _awaits(s: Situation, late: LateRank) -> str:
