@@ -24,6 +24,8 @@ HEADINGS = {
     "fix": "How to fix",
     "sources": "Sources",
 }
+AGAIN = "unhang run -- <the same command>"
+CLEAN, PASSES = f"{AGAIN}: outcome clean", f"{AGAIN}: all ranks pass this call"
 OTHERWISE = "else"  # the variant for what has no text of its own
 _SECTION = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")
@@ -64,6 +66,11 @@ def filled(text: str, words: Mapping[str, object]) -> str:
 def with_words(fix: Fix, words: Mapping[str, object]) -> Fix:
     """The fix with the words put in."""
     return Fix(*(filled(part, words) for part in _parts(fix)))
+
+
+def edit(title: str, advice: str, verify: str = PASSES, does: str = "", kind: str = "") -> Fix:
+    """A change of the program, which is undone by taking it back. `verify`: how to see that it helps; `does`, `kind`: as of a `Fix`."""
+    return Fix(title, verify, undo="revert the edit", advice=advice, does=does, kind=kind)
 
 
 def sections_in(folder: Traversable) -> Iterator[tuple[str, str]]:

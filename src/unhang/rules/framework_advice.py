@@ -26,9 +26,9 @@ from unhang.analyze.source import Condition, function_at, nodes_around, surround
 from unhang.analyze.trees import covers, line_text, tree_of
 from unhang.model import Fix, Frame, user_frames
 from unhang.rules import wording as w
+from unhang.rules.base import AGAIN, edit
 
 _OPTIMIZERS = "/torch/optim/"
-_SEE, _UNDO = "unhang run -- <the same command>: all ranks pass this call", "revert the edit"
 
 
 def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, ...]) -> tuple[str | Fix, ...]:
@@ -45,22 +45,18 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
     if is_metric(stayed) and (left_out := left_out_update(gone.line)) is not None:
         name, way = w.base_name(left_out.update.file), left_out.way
         does = "goes on without" if way.goes_on else "decides over"
-        return Fix(
-            title="Update the metric in every round, on every rank",
-            advice=f"{name}:{left_out.update.line}: move {left_out.metric}.update(...) in front of line {way.line}: `{way.text}` {does} it, and "
+        return edit(
+            "Update the metric in every round, on every rank",
+            f"{name}:{left_out.update.line}: move {left_out.metric}.update(...) in front of line {way.line}: `{way.text}` {does} it, and "
             f"what the metric keeps in lists is gathered item by item, so that all ranks need as many. A tensor without rows is an item, too",
-            verify=_SEE,
-            undo=_UNDO,
         )
     if "/transformers/" in gone.loop.file:
         return _even_data(gone)
     if (limit := limit_of(s, d, gone)) is not None:
-        return Fix(
-            title="Let all ranks make as many batches as those with the fewest",
-            advice=f"{w.spot(limit.at)}: Trainer(..., {limit.name}={limit.batches})   # {w.name_ranks(gone.leavers)} "
+        return edit(
+            "Let all ranks make as many batches as those with the fewest",
+            f"{w.spot(limit.at)}: Trainer(..., {limit.name}={limit.batches})   # {w.name_ranks(gone.leavers)} "
             f"had {limit.batches}; or shards of one size for every rank",
-            verify=_SEE,
-            undo=_UNDO,
         )
     return None
 
@@ -71,15 +67,13 @@ def _even_data(gone: LeftFramework) -> Fix | None:
     line, given = given_data(gone.line.file, name)
     if not line:
         return None
-    return Fix(
-        title="Give the Trainer as many items on every rank",
-        advice=f"# {w.base_name(gone.line.file)}:{line}: {name}=even({given}) instead, and before that\n"
+    return edit(
+        "Give the Trainer as many items on every rank",
+        f"# {w.line_at(gone.line.file, line)}: {name}=even({given}) instead, and before that\n"
         "def even(data):   # as many as the rank with the fewest has\n"
         "    sizes = [None] * torch.distributed.get_world_size()\n"
         "    torch.distributed.all_gather_object(sizes, len(data))\n"
         "    return torch.utils.data.Subset(data, range(min(sizes)))",
-        verify=_SEE,
-        undo=_UNDO,
         does="end together",
     )
 
@@ -91,16 +85,14 @@ def of_same_stop(gone: LeftFramework) -> Fix | None:
     line, given = computed_metrics(gone.line.file)
     if not line:
         return None
-    return Fix(
-        title="Give the framework metrics that are the same on every rank: it stops by them",
-        advice=f"# {w.base_name(gone.line.file)}:{line}: compute_metrics=same_metrics instead, and before that\n"
+    return edit(
+        "Give the framework metrics that are the same on every rank: it stops by them",
+        f"# {w.line_at(gone.line.file, line)}: compute_metrics=same_metrics instead, and before that\n"
         f"own_metrics = {given}\n"
         "def same_metrics(prediction):   # those of rank 0, on every rank\n"
         "    box = [own_metrics(prediction)]\n"
         "    torch.distributed.broadcast_object_list(box, src=0)\n"
         "    return box[0]",
-        verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -109,11 +101,9 @@ def of_monitor(monitor: tuple[Frame, str] | None) -> Fix | None:
     if monitor is None:
         return None
     at, name = monitor
-    return Fix(
-        title=f"Give `{name}` the same value on every rank: a callback decides by it",
-        advice=f"# {w.spot(at)}: add sync_dist=True to `{line_text(at.file, at.line)}`\nself.log({name!r}, ..., sync_dist=True)",
-        verify=_SEE,
-        undo=_UNDO,
+    return edit(
+        f"Give `{name}` the same value on every rank: a callback decides by it",
+        f"# {w.spot(at)}: add sync_dist=True to `{line_text(at.file, at.line)}`\nself.log({name!r}, ..., sync_dist=True)",
     )
 
 
@@ -137,11 +127,10 @@ def of_stop(stop: Frame) -> Fix | None:
         advice = f"# {name}:{test.line}, instead of `if {test.text}:`, where every rank comes\nstop = {test.text}\n{together}\nif stop:"
     if not advice:
         return None
-    return Fix(
-        title="Let all ranks decide on the stop together",
-        advice=advice,
-        verify="unhang run -- <the same command>: all ranks stop at the same step",
-        undo=_UNDO,
+    return edit(
+        "Let all ranks decide on the stop together",
+        advice,
+        verify=f"{AGAIN}: all ranks stop at the same step",
         does="decide together",
     )
 
@@ -171,7 +160,7 @@ def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
         ]
     )
     return (
-        f"# {w.base_name(stop.file)}:{hook.lineno}: rename {hook.name} to {hook.name}_here, and beside it, for every rank\n"
+        f"# {w.line_at(stop.file, hook.lineno)}: rename {hook.name} to {hook.name}_here, and beside it, for every rank\n"
         f"def {hook.name}(self, {given}):\n"
         f"    self.{hook.name}_here({given})\n"
         f"    {together}"
@@ -184,15 +173,13 @@ def of_stop_apart(d: Divergence) -> Fix | None:
     own = own_metrics(str(Path(line.file).parent)) if line is not None else None
     if line is None or own is None:
         return None
-    return Fix(
-        title="Give the framework metrics that are the same on every rank: it stops by them",
-        advice=f"# {w.spot(own.at)}, before this line: `{own.name}` holds what this rank alone has computed, and early stopping decides by it\n"
+    return edit(
+        "Give the framework metrics that are the same on every rank: it stops by them",
+        f"# {w.spot(own.at)}, before this line: `{own.name}` holds what this rank alone has computed, and early stopping decides by it\n"
         f"for name, value in {own.name}.items():\n"
         f"    total = torch.tensor(float(value), device=self.args.device)\n"
         f"    torch.distributed.all_reduce(total)\n"
         f"    {own.name}[name] = total.item() / self.args.world_size",
-        verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -203,13 +190,11 @@ def of_apart(d: Divergence) -> Fix | None:
 
 def of_kept_result(line: Frame) -> Fix:
     """For a metric of torchmetrics whose result some ranks did not gather. `line`: where the others compute it."""
-    return Fix(
-        title="Update the metric on every rank before it is computed: without an update it returns the result that it keeps, and gathers nothing",
-        advice=f"# {w.spot(line)}: `{line_text(line.file, line.line)}`\n"
+    return edit(
+        "Update the metric on every rank before it is computed: without an update it returns the result that it keeps, and gathers nothing",
+        f"# {w.spot(line)}: `{line_text(line.file, line.line)}`\n"
         "metric.update(...)   # in every round, on every rank, also with an empty selection\n"
         "# or make the metric with compute_with_cache=False, so that it gathers whenever it is computed",
-        verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -223,13 +208,11 @@ def of_closure(d: Divergence) -> Fix | None:
         if closure is None or not returns or "reduce" in ast.unparse(closure):
             continue
         last, value = returns[-1], ast.unparse(returns[-1].value or returns[-1])
-        return Fix(
-            title=f"Return the same loss from {closure.name}() on every rank: the optimizer asks it as often as its value demands",
-            advice=f"# {w.base_name(asked[0].file)}:{last.lineno}, in place of `return {value}`\n"
+        return edit(
+            f"Return the same loss from {closure.name}() on every rank: the optimizer asks it as often as its value demands",
+            f"# {w.line_at(asked[0].file, last.lineno)}, in place of `return {value}`\n"
             f"mean = {value}.detach().clone(); dist.all_reduce(mean)\n"
             "return mean / dist.get_world_size()   # the gradients are averaged by DDP, the loss is not",
-            verify=_SEE,
-            undo=_UNDO,
         )
     return None
 
@@ -242,12 +225,10 @@ def out_of_first(d: Divergence) -> Fix | None:
     for block in blocks_at(fork.left):
         text = ", ".join(sorted(held_by(block)))
         if RANK_ZERO_FIRST.search(text) and any(covers(statement, fork.right.line) for statement in block.body):
-            return Fix(
-                title="Move the call out of the block: in it the first rank is alone until it has left it",
-                advice=f"{w.spot(fork.right)}: put it behind the block of line {block.lineno} (`with {text}:`), one level further left, "
+            return edit(
+                "Move the call out of the block: in it the first rank is alone until it has left it",
+                f"{w.spot(fork.right)}: put it behind the block of line {block.lineno} (`with {text}:`), one level further left, "
                 "where all ranks come together; what the first rank prepares for the others stays in the block",
-                verify=_SEE,
-                undo=_UNDO,
                 does="every rank calls",
             )
     return None
@@ -258,17 +239,15 @@ def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix 
     text = property_read(frame.file, frame.line, above.function) if above is not None else ""
     if not text or above is None:
         return None
-    place, name = f"{w.base_name(condition.path)}:{condition.line}", above.function
+    place, name = w.line_at(condition.path, condition.line), above.function
     function = function_at(frame.file, frame.line)
     if function is not None and condition.line < function.lineno:  # a decorator
         first = f"# {place}: take @{condition.text} off; first in {function.name}(), on every rank\n{name} = {text}\n"
         first += "if dist.get_rank() != 0: return"
     else:
         first = f"# {place}, before `{condition.text}`, on every rank\n{name} = {text}"
-    return Fix(
-        title=f"Read `{text}` on every rank: it waits for all of them",
-        advice=f"{first}\n# line {frame.line}: {name} instead of {text}",
-        verify=_SEE,
-        undo=_UNDO,
+    return edit(
+        f"Read `{text}` on every rank: it waits for all of them",
+        f"{first}\n# line {frame.line}: {name} instead of {text}",
         does="every rank calls",
     )

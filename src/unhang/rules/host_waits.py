@@ -15,7 +15,7 @@ from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
-from unhang.rules.base import card_of, with_words
+from unhang.rules.base import AGAIN, card_of, edit, with_words
 from unhang.rules.known_repairs import known_repairs
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
 
@@ -252,11 +252,10 @@ def end_the_thread(evidence: RankEvidence) -> Fix | None:
     }[kept.does]
     made_at = w.line_at(kept.stands.file, kept.made)
     daemon = f"# {made_at}: it ends with the process then, whatever it waits for\n{kept.thread}" if kept.made else ""
-    return Fix(
-        title="Let the thread end with the process: the interpreter waits for it at its end, and nobody is left to end its wait",
-        advice=head + (daemon or ends),
-        verify="unhang run -- <the same command>: the process ends, with its exception if it raised one, and the launcher ends the others",
-        undo="revert the edit",
+    return edit(
+        "Let the thread end with the process: the interpreter waits for it at its end, and nobody is left to end its wait",
+        head + (daemon or ends),
+        verify=f"{AGAIN}: the process ends, with its exception if it raised one, and the launcher ends the others",
     )
 
 

@@ -28,10 +28,9 @@ from unhang.analyze.trees import covers, last_name, line_text, nodes_of, program
 from unhang.model import Fix, Frame, RaisedError, RankEvidence, user_frames
 from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
-from unhang.rules.base import filled, sections_in, with_words
+from unhang.rules.base import AGAIN, CLEAN, edit, filled, sections_in, with_words
 from unhang.rules.late import stack_of
 
-_VERIFY, _UNDO = "unhang run -- <the same command>: outcome clean", "revert the edit"
 _HAS = re.compile(r"^has = (\[.*\])$", re.MULTILINE)
 _FIELDS = {"has", "type", "match", "not", "frame", "no_frame", "own", "line", "title", "kind", "unplaced", "calls", "returns", "defines", "source",
            "advice", "command", "setting", "verify", "undo"}  # fmt: skip
@@ -112,13 +111,13 @@ def _fix(fields: Mapping[str, Any], text: str, frame: Frame | None) -> Fix:
     lines = (advice if "line" in words else _QUOTED_LINE.sub("", advice)).split("\n")
     return Fix(
         title=filled(fields["title"], words),
-        verify=fields.get("verify", _VERIFY),
+        verify=fields.get("verify", CLEAN),
         advice="\n".join(
             t for line in lines if not _UNKNOWN.search(_known(line, words)) for t in [filled(line, words)]
         ),
         command=filled(fields.get("command", ""), words),
         setting=fields.get("setting", ""),
-        undo=fields.get("undo", _UNDO),
+        undo=fields.get("undo", "revert the edit"),
         kind=fields.get("kind", fields.get("unplaced", "") if not places else ""),
     )
 
@@ -184,20 +183,19 @@ def of_allocation(text: str, frame: Frame) -> Fix | None:
     if size is None or int(size[1]) < _NO_MACHINE_HAS:
         return None
     items, line = int((int(size[1]) / 4) ** 0.5), line_text(frame.file, frame.line)
-    return Fix(
-        title=f"Bound what comes in at {w.spot(frame)}: no machine has {int(size[1]) / 1e12:.0f} TB",
-        advice=f"# `{line}`\n# asks for {items:,} by {items:,} numbers: this item is far longer than others, or in another unit. Where it is read, on this rank as on all:\n"
+    return edit(
+        f"Bound what comes in at {w.spot(frame)}: no machine has {int(size[1]) / 1e12:.0f} TB",
+        f"# `{line}`\n# asks for {items:,} by {items:,} numbers: this item is far longer than others, or in another unit. Where it is read, on this rank as on all:\n"
         "if len(item) > most:   # what the others have at most\n    item = item[torch.randperm(len(item))[:most]]",
-        verify=_VERIFY,
-        undo=_UNDO,
+        verify=CLEAN,
     )
 
 
 # Waits within a library.
 
 _GOES_ON = {
-    "": "unhang run -- <the same command>: the rank goes on",
-    LIMIT: "unhang run -- <the same command>: the rank goes on, or raises",
+    "": f"{AGAIN}: the rank goes on",
+    LIMIT: f"{AGAIN}: the rank goes on, or raises",
 }
 _LISTS = ("at", "calls", "beside", "peers", "meets", "names", "takes", "gives")
 _OF_A_WAIT = {*_LISTS, "keyword", "is_awaited", "title", "advice", "command", "setting", "verify", "undo", "kind"}
@@ -323,7 +321,7 @@ def _is_named(path: str, names: Iterable[str]) -> bool:
 def _of_kept(kept: Sequence[Kept]) -> dict[str, object]:
     """The words on lines that keep what they took; the first one's in full."""
     first = kept[0]
-    lines = w.listed([f"{w.base_name(k.path)}:{k.taken}" for k in kept[:3]])
+    lines = w.listed([w.line_at(k.path, k.taken) for k in kept[:3]])
     way = (
         f"line {first.leaves} (`{first.test}`) leaves before it is given back"
         if first.leaves

@@ -34,10 +34,11 @@ from unhang.analyze.trees import line_text
 from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
+from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_monitor
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
-_SEE, _UNDO = "unhang run -- <the same command>: all ranks make the same calls", "revert the edit"
+_SEE = f"{AGAIN}: all ranks make the same calls"
 
 
 class Remedy(NamedTuple):
@@ -96,11 +97,10 @@ def _of_logging(at: Frame) -> Remedy:
     if call is not None:
         said, *values = map(ast.unparse, call.args)
         shown = f"text = {said} % ({', '.join(values)},)\n{ast.unparse(call.func)}(text)   # in place of the line"
-    fix = Fix(
-        title="Make the text on every rank, before it is logged: the level of the logger is each rank's own",
-        advice=f"# {w.spot(at)}, on every rank; logging makes the text only where the level lets the line through\n{shown}",
+    fix = edit(
+        "Make the text on every rank, before it is logged: the level of the logger is each rank's own",
+        f"# {w.spot(at)}, on every rank; logging makes the text only where the level lets the line through\n{shown}",
         verify=_SEE,
-        undo=_UNDO,
     )
     asks = ": the text is only made where the level of the rank's logger lets the line through"
     return Remedy((fix,), at=at, asks=asks, why=" What is logged there makes its own text with the other ranks.")
@@ -115,12 +115,11 @@ def _of_one_method(d: Divergence) -> Remedy | None:
     given = goes_over(above)
     if mine.function != theirs.function or None in classes or classes[0] == classes[1] or not given:
         return None
-    fix = Fix(
-        title=f"Go over the objects in one order on every rank: the ranks are in {mine.function}() of different ones",
-        advice=f"# {w.spot(above)}, in front of this line, on every rank; a dict keeps the order in which its keys came\n"
+    fix = edit(
+        f"Go over the objects in one order on every rank: the ranks are in {mine.function}() of different ones",
+        f"# {w.spot(above)}, in front of this line, on every rank; a dict keeps the order in which its keys came\n"
         f"{given} = dict(sorted({given}.items()))   # and every rank has all of them",
         verify=_SEE,
-        undo=_UNDO,
     )
     why = f" {w.spot(above)} calls {mine.function}() of several objects: {w.name_ranks(d.odd)} came to that of {classes[0]}, the others to that of {classes[1]}."
     return Remedy((fix,), why=why)
@@ -133,13 +132,12 @@ def _of_outputs(d: Divergence, folder: str) -> Remedy | None:
     found = optional_output(folder) if len(loops) == 2 else None
     if found is None:
         return None
-    fix = Fix(
-        title="Let the model give the same outputs for every batch: the Trainer gathers each of them from all ranks",
-        advice=f"# {w.spot(found.at)}: `{found.name}` is given only if `{found.test}`\n"
+    fix = edit(
+        "Let the model give the same outputs for every batch: the Trainer gathers each of them from all ranks",
+        f"# {w.spot(found.at)}: `{found.name}` is given only if `{found.test}`\n"
         f"# set `{found.name}` in every case, in front of that test; what it adds to the loss stays under it. Or leave it out of the gathers:\n"
         f'trainer.train(ignore_keys_for_eval=["{found.name}"])   # or trainer.evaluate(ignore_keys=["{found.name}"])',
         verify=_SEE,
-        undo=_UNDO,
     )
     return Remedy(
         (fix,), at=found.at, asks=f": the model gives `{found.name}` only if `{found.test}` ({w.spot(found.at)})"
@@ -199,11 +197,10 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
 
 def _of_partial_log(partial: PartialLog) -> Remedy:
     """For what Lightning reduces over all ranks key by key, and some ranks do not log."""
-    fix = Fix(
-        title="Log the same keys on every rank, and with sync_dist: the framework goes by them",
-        advice=f"# {w.spot(partial.at)}, on every rank, also where `{partial.test}` does not hold\n{partial.whole}",
+    fix = edit(
+        "Log the same keys on every rank, and with sync_dist: the framework goes by them",
+        f"# {w.spot(partial.at)}, on every rank, also where `{partial.test}` does not hold\n{partial.whole}",
         verify=_SEE,
-        undo=_UNDO,
     )
     return Remedy((fix,), at=partial.at, asks=f": what is logged at {w.spot(partial.at)} hangs on `{partial.test}`")
 
@@ -214,11 +211,10 @@ def _of_items(folder: str) -> Remedy:
     where = f" ({w.spot(made)})" if made is not None else ""
     return Remedy(
         (
-            Fix(
-                title="Let the Trainer not count the labels of all ranks: a batch without labels leaves that out",
-                advice=f"TrainingArguments(..., average_tokens_across_devices=False){where}   # or give each batch labels: -100 where there is none",
+            edit(
+                "Let the Trainer not count the labels of all ranks: a batch without labels leaves that out",
+                f"TrainingArguments(..., average_tokens_across_devices=False){where}   # or give each batch labels: -100 where there is none",
                 verify=_SEE,
-                undo=_UNDO,
             ),
         ),
         why=" The Trainer gathers the number of labels of each step from all ranks, but only where the batch has labels.",
@@ -238,11 +234,10 @@ def _same_buffers(d: Divergence) -> Remedy:
     what = f": `{late[1]}`, which {w.spot(late[0])} fills at the first batch that needs it" if late else ""
     return Remedy(
         (
-            Fix(
-                title="Let DDP not broadcast the buffers: there is one more of them on some ranks",
-                advice=f"{first}DistributedDataParallel(..., broadcast_buffers=False){named}",
+            edit(
+                "Let DDP not broadcast the buffers: there is one more of them on some ranks",
+                f"{first}DistributedDataParallel(..., broadcast_buffers=False){named}",
                 verify=_SEE,
-                undo=_UNDO,
             ),
         ),
         why=f" In one forward {w.name_ranks(d.odd)} broadcast more buffers than the others have{what}.",
@@ -253,14 +248,13 @@ def _decided_there(decision: Decision) -> Fix:
     """What all ranks decide together at a line that leads to another one."""
     c, is_asked = decision.condition, decision.at == decision.leads
     leads = "" if is_asked else f" ({w.spot(decision.leads)}: {decision.how})"
-    return Fix(
-        title="Let all ranks take this decision together",
-        advice=f"# {w.base_name(c.path)}:{c.line}, on every rank{leads}\n"
+    return edit(
+        "Let all ranks take this decision together",
+        f"# {w.line_at(c.path, c.line)}, on every rank{leads}\n"
         f"flag = torch.tensor(float(bool({c.text})))\n"
         f"dist.all_reduce(flag, op=dist.ReduceOp.{'MAX' if is_asked else 'MIN'})\n"
         f"# and in place of `{c.text}` there: flag.item() > 0",
         verify=_SEE,
-        undo=_UNDO,
         does="decide together",
     )
 
@@ -271,28 +265,22 @@ def _not_in_finalizer(d: Divergence, finalizer: Frame) -> Fix:
     above = path[path.index(finalizer) - 1]
     text = line_text(above.file, above.line)
     name = text.removeprefix("del ").strip() if text.startswith("del ") else ""
-    place = f"{w.base_name(finalizer.file)}:{finalizer.line}"
+    place = w.spot(finalizer)
     advice = f"# {place}: rename `__del__` to `close`\n" + (
         f"{name}.close()   # {w.spot(above)}: on every rank, in place of `{text}`"
         if name.isidentifier()
         else "x.close()   # on every rank, at the same place of the program, where it is no longer needed"
     )
-    return Fix(
-        title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
-        advice=advice,
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo=_UNDO,
-    )
+    return edit("Make no call with others in `__del__`: each rank gives its objects up when it likes", advice)
 
 
 def fail_together(anew: BegunAnew) -> Fix:
     """For what is done once more where it failed: all ranks learn of the failure before the call in which the others would wait."""
-    return Fix(
-        title=f"Let all ranks fail together: {anew.function}() is done once more on the rank alone that failed",
-        advice=_raised_on_all(anew.before, anew.text, "RuntimeError", "CUDA out of memory. On another rank")
+    return edit(
+        f"Let all ranks fail together: {anew.function}() is done once more on the rank alone that failed",
+        _raised_on_all(anew.before, anew.text, "RuntimeError", "CUDA out of memory. On another rank")
         + "\n# what fails in backward can not be agreed on: let no item be so large that it does",
         verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -323,13 +311,13 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
     if is_open or not (test or _is_whole(text)):
         return ("re-raise",), None
     advice = (
-        f"# {w.base_name(line.file)}:{test.line}, in place of `if {test.text}:`, on every rank\n"
+        f"# {w.line_at(line.file, test.line)}, in place of `if {test.text}:`, on every rank\n"
         f"flag = torch.tensor(float(bool({test.text}))); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\nif flag.item():"
         if test is not None
         else _raised_on_all(line, text, kind, "on another rank")
     )
     title = "Let all ranks raise it together: then all of them go to the handler"
-    return (Fix(title, advice=advice, verify=_SEE, undo=_UNDO, does="decide together"), "re-raise"), test
+    return (edit(title, advice, verify=_SEE, does="decide together"), "re-raise"), test
 
 
 def _is_whole(text: str) -> bool:
@@ -345,12 +333,11 @@ def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
     outer, inner = (
         w.spot(replace(f, line=n.lineno if (n := function_at(f.file, f.line)) else f.line)) for f in (line, below)
     )
-    return Fix(
-        title=f"Let only {below.function}() be tried once more: in {line.function}() the other ranks wait",
-        advice=f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
+    return edit(
+        f"Let only {below.function}() be tried once more: in {line.function}() the other ranks wait",
+        f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
         f"{retries}   # over {below.function}() instead, {inner}: it makes none, so one rank can call it once more",
         verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -360,11 +347,10 @@ def of_any_sender(at: Frame) -> Fix | None:
     if found is None:
         return None
     first, text, last = found
-    return Fix(
-        title="Receive all parts of a message from one sender: two may be on their way, and any of them may come first",
-        advice=f"# {w.base_name(at.file)}:{first}\nsender = {text}\n# and line {last}, with what it receives now\ndist.recv(..., src=sender)",
-        verify="unhang run -- <the same command>: outcome clean",
-        undo=_UNDO,
+    return edit(
+        "Receive all parts of a message from one sender: two may be on their way, and any of them may come first",
+        f"# {w.line_at(at.file, first)}\nsender = {text}\n# and line {last}, with what it receives now\ndist.recv(..., src=sender)",
+        verify=CLEAN,
     )
 
 
@@ -373,11 +359,10 @@ def one_width(folder: str) -> Fix | None:
     stage = made_with(folder, ("PipelineStage",), "input_args")
     if stage is None:
         return None
-    return Fix(
-        title="Give the pipeline batches of one width: its stages keep the shapes of the first one",
-        advice=f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
+    return edit(
+        "Give the pipeline batches of one width: its stages keep the shapes of the first one",
+        f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
         "batch = F.pad(batch, (0, widest - batch.shape[1]))   # every batch, on every rank; widest: of all batches, the same in each step\n"
         "# or make the stage and its schedule anew wherever the width changes",
-        verify="unhang run -- <the same command>: outcome clean",
-        undo=_UNDO,
+        verify=CLEAN,
     )

@@ -19,7 +19,7 @@ from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
-from unhang.rules.base import Found, rule
+from unhang.rules.base import CLEAN, Found, rule
 from unhang.rules.failure import (
     FD_EXHAUSTED,
     GPU_OOM,
@@ -222,7 +222,7 @@ def _killed_by_somebody(s: Situation, first: FirstException) -> Found | None:
         title="Find what killed the worker: a guard of the program, a limit (RLIMIT_CPU), or somebody",
         advice="unhang shows the pid; look for os.kill, Process.kill and setrlimit in the program, and for limits of the node; a worker that may be "
         "killed has to be noticed and started anew by the loop that reads it",
-        verify="unhang run -- <the same command>: outcome clean",
+        verify=CLEAN,
         undo="nothing is changed",
     )
     return found_at_first(s, first, 0.75, say="not counted", fixes=(fix,), cause="rank-crashed-earlier")

@@ -12,7 +12,7 @@ from unhang.analyze.first_errors import SeenError, errors_of, has_fatal_end, is_
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
-from unhang.rules.base import Found, Names, rule
+from unhang.rules.base import AGAIN, Found, Names, rule
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
 from unhang.rules.known_repairs import of_error
 from unhang.rules.log_lines import found_in, known_of, row_of_exception
@@ -118,7 +118,7 @@ def _who(event: LogEvent) -> str:
 def _fixes(row: Row) -> tuple[str | Fix, ...]:
     if not row.fix:
         return ("look",)
-    verify = "unhang run -- <the same command>: the line does not come again"
+    verify = f"{AGAIN}: the line does not come again"
     return (Fix("Do first what the catalogue says of this message", verify, setting=row.fix), "look")
 
 
