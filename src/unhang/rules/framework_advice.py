@@ -5,20 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from unhang.analyze import framework_settings
 from unhang.analyze.decisions import unsynced_monitor
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
-from unhang.analyze.framework_settings import (
-    LIGHTNING,
-    computed_metrics,
-    given_data,
-    is_metric,
-    left_out_update,
-    limit_of,
-    own_metrics,
-    property_read,
-    trains_below,
-)
 from unhang.analyze.locks import blocks_at, held_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.situation import Situation
@@ -42,7 +32,7 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
 def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None:
     """For ranks that left a loop of a framework, where the program shows why it is not as long on all of them."""
     stayed = d.reference_call if gone.leavers == d.odd else d.odd_call
-    if is_metric(stayed) and (left_out := left_out_update(gone.line)) is not None:
+    if framework_settings.is_metric(stayed) and (left_out := framework_settings.left_out_update(gone.line)) is not None:
         name, way = w.base_name(left_out.update.file), left_out.way
         does = "goes on without" if way.goes_on else "decides over"
         return edit(
@@ -52,7 +42,7 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
         )
     if "/transformers/" in gone.loop.file:
         return _even_data(gone)
-    if (limit := limit_of(s, d, gone)) is not None:
+    if (limit := framework_settings.limit_of(s, d, gone)) is not None:
         return edit(
             "Let all ranks make as many batches as those with the fewest",
             f"{w.spot(limit.at)}: Trainer(..., {limit.name}={limit.batches})   # {w.name_ranks(gone.leavers)} "
@@ -64,7 +54,7 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
 def _even_data(gone: LeftFramework) -> Fix | None:
     """For a Trainer whose ranks have data sets of their own: as many items on each."""
     name = "eval_dataset" if gone.loop.function in ("evaluation_loop", "prediction_loop") else "train_dataset"
-    line, given = given_data(gone.line.file, name)
+    line, given = framework_settings.given_data(gone.line.file, name)
     if not line:
         return None
     return edit(
@@ -80,9 +70,9 @@ def _even_data(gone: LeftFramework) -> Fix | None:
 
 def of_same_stop(gone: LeftFramework) -> Fix | None:
     """For ranks that a framework stopped by its own decision: the metrics that the program computes for it on each rank."""
-    if any(part in gone.loop.file for part in LIGHTNING):
+    if any(part in gone.loop.file for part in framework_settings.LIGHTNING):
         return of_monitor(unsynced_monitor(str(Path(gone.line.file).parent)))
-    line, given = computed_metrics(gone.line.file)
+    line, given = framework_settings.computed_metrics(gone.line.file)
     if not line:
         return None
     return edit(
@@ -169,8 +159,8 @@ def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
 
 def of_stop_apart(d: Divergence) -> Fix | None:
     """For ranks that are through with the training of a framework while others train, by metrics that each computed for itself."""
-    line = trains_below(d)
-    own = own_metrics(str(Path(line.file).parent)) if line is not None else None
+    line = framework_settings.trains_below(d)
+    own = framework_settings.own_metrics(str(Path(line.file).parent)) if line is not None else None
     if line is None or own is None:
         return None
     return edit(
@@ -236,7 +226,7 @@ def out_of_first(d: Divergence) -> Fix | None:
 
 def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix | None:
     """For a line under a condition on the rank that reads a property of a library's object, which makes the call. `above`: the library's frame."""
-    text = property_read(frame.file, frame.line, above.function) if above is not None else ""
+    text = framework_settings.property_read(frame.file, frame.line, above.function) if above is not None else ""
     if not text or above is None:
         return None
     place, name = w.line_at(condition.path, condition.line), above.function

@@ -8,21 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.decisions import (
-    Decision,
-    PartialLog,
-    class_at,
-    goes_over,
-    lagging_count,
-    late_buffer,
-    logged_by_some,
-    made_with,
-    optional_output,
-    partial_log,
-    received_of_anybody,
-    switched_mode,
-    unsynced_monitor,
-)
+from unhang.analyze import decisions
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
 from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
@@ -111,8 +97,8 @@ def _of_one_method(d: Divergence) -> Remedy | None:
     if len(d.odd_path) < 2 or len(d.reference_path) < 2 or d.odd_path[:-1] != d.reference_path[:-1]:
         return None
     mine, theirs, above = d.odd_path[-1], d.reference_path[-1], d.odd_path[-2]
-    classes = [class_at(f) for f in (mine, theirs)]
-    given = goes_over(above)
+    classes = [decisions.class_at(f) for f in (mine, theirs)]
+    given = decisions.goes_over(above)
     if mine.function != theirs.function or None in classes or classes[0] == classes[1] or not given:
         return None
     fix = edit(
@@ -129,7 +115,7 @@ def _of_outputs(d: Divergence, folder: str) -> Remedy | None:
     """For the Trainer's gathers in an evaluation, one for each output of the model: it gives other ones for some batches."""
     calls = [(f.file, f.function) for call in (d.odd_call, d.reference_call) for f in call.frames or ()]
     loops = [file for file, function in calls if function == "evaluation_loop" and "/transformers/" in file]
-    found = optional_output(folder) if len(loops) == 2 else None
+    found = decisions.optional_output(folder) if len(loops) == 2 else None
     if found is None:
         return None
     fix = edit(
@@ -152,13 +138,13 @@ def _of_asked(asked: Frame) -> Remedy:
     asks = f": `{text}` ({w.place(asked)}) {does}"
     if condition is None or not condition.suspicion:
         return Remedy((), None, asked, asks)
-    return Remedy((_decided_there(Decision(asked, condition, asked, "")),), condition, asked, asks)
+    return Remedy((_decided_there(decisions.Decision(asked, condition, asked, "")),), condition, asked, asks)
 
 
 def _of_count(d: Divergence, frame: Frame, own: Sequence[Condition]) -> Remedy:
     """For a line that runs by a count, which may lag on a rank."""
     way = d.reference_path if frame in d.reference_path else d.odd_path
-    count = lagging_count(way, frame, own)
+    count = decisions.lagging_count(way, frame, own)
     if count is None:
         return NO_REMEDY
     c = count.condition
@@ -179,23 +165,23 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     if any(f.function == "_get_num_items_in_batch" for f in frames):
         return _of_items(folder)
     is_of_log = any(part in f.file and "/logger_connector/" in f.file for f in frames for part in LIGHTNING)
-    if is_of_log and (partial := partial_log(folder)) is not None:
+    if is_of_log and (partial := decisions.partial_log(folder)) is not None:
         return _of_partial_log(partial)
     is_of_callback = any(part in f.file and "/callbacks/" in f.file for f in frames for part in LIGHTNING)
-    monitor = unsynced_monitor(folder) if is_of_callback else None
-    if monitor is not None and (by_some := logged_by_some(monitor[0])) is not None:
+    monitor = decisions.unsynced_monitor(folder) if is_of_callback else None
+    if monitor is not None and (by_some := decisions.logged_by_some(monitor[0])) is not None:
         return _of_partial_log(by_some)
     if monitor is not None and (fix := of_monitor(monitor)) is not None:
         at, name = monitor
         return Remedy((fix,), at=at, asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(at)})")
-    switch = switched_mode(folder)
+    switch = decisions.switched_mode(folder)
     if switch is None:
         return NO_REMEDY
     asks = f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) may come out differently on each rank"
     return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
 
 
-def _of_partial_log(partial: PartialLog) -> Remedy:
+def _of_partial_log(partial: decisions.PartialLog) -> Remedy:
     """For what Lightning reduces over all ranks key by key, and some ranks do not log."""
     fix = edit(
         "Log the same keys on every rank, and with sync_dist: the framework goes by them",
@@ -207,7 +193,9 @@ def _of_partial_log(partial: PartialLog) -> Remedy:
 
 def _of_items(folder: str) -> Remedy:
     """For the Trainer's gather of the number of items: it leaves it out where a batch has no labels."""
-    made = made_with(folder, ("TrainingArguments", "Seq2SeqTrainingArguments"), "average_tokens_across_devices")
+    made = decisions.made_with(
+        folder, ("TrainingArguments", "Seq2SeqTrainingArguments"), "average_tokens_across_devices"
+    )
     where = f" ({w.spot(made)})" if made is not None else ""
     return Remedy(
         (
@@ -224,7 +212,10 @@ def _of_items(folder: str) -> Remedy:
 def _same_buffers(d: Divergence) -> Remedy:
     """For a DDP forward that has one more buffer to broadcast on some ranks."""
     folder = str(Path(d.odd_path[-1].file).parent) if d.odd_path else ""
-    made, late = made_with(folder, ("DistributedDataParallel", "DDP"), "broadcast_buffers"), late_buffer(folder)
+    made, late = (
+        decisions.made_with(folder, ("DistributedDataParallel", "DDP"), "broadcast_buffers"),
+        decisions.late_buffer(folder),
+    )
     first = f"# {w.spot(made)}, on every rank:\n" if made is not None else ""
     named = (
         f"\n# or fill the buffer `{late[1]}` ({w.spot(late[0])}) when the module is made, on every rank, not at the first batch that needs it"
@@ -244,7 +235,7 @@ def _same_buffers(d: Divergence) -> Remedy:
     )
 
 
-def _decided_there(decision: Decision) -> Fix:
+def _decided_there(decision: decisions.Decision) -> Fix:
     """What all ranks decide together at a line that leads to another one."""
     c, is_asked = decision.condition, decision.at == decision.leads
     leads = "" if is_asked else f" ({w.spot(decision.leads)}: {decision.how})"
@@ -343,7 +334,7 @@ def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
 
 def of_any_sender(at: Frame) -> Fix | None:
     """For messages of several parts that are taken from whoever sends first: the parts of two senders may be mixed."""
-    found = received_of_anybody(at.file, at.line)
+    found = decisions.received_of_anybody(at.file, at.line)
     if found is None:
         return None
     first, text, last = found
@@ -356,7 +347,7 @@ def of_any_sender(at: Frame) -> Fix | None:
 
 def one_width(folder: str) -> Fix | None:
     """For a pipeline whose stages take the shapes of their buffers from the first batch."""
-    stage = made_with(folder, ("PipelineStage",), "input_args")
+    stage = decisions.made_with(folder, ("PipelineStage",), "input_args")
     if stage is None:
         return None
     return edit(

@@ -6,25 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from unhang.analyze import leaving
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
-from unhang.analyze.leaving import (
-    EndedBefore,
-    Parted,
-    caught_in_circle,
-    destroyed_before,
-    ended_after_error,
-    ended_before,
-    lead_of_waiting,
-    made_as_often,
-    made_other_rounds,
-    parted_with_exception,
-    passes,
-    swallowed_by,
-)
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, ends_block, handles_signal, surroundings
@@ -63,7 +50,7 @@ def rank_exited_early(s: Situation) -> Found | None:
     """The first rank that left, if anyone needed it."""
     if is_log_only(s):
         return _closed_its_connection(s) or _killed_behind_it(s) or _left_at_the_end(s)
-    if (early := destroyed_before(s)) is not None:
+    if (early := leaving.destroyed_before(s)) is not None:
         return _destroyed(s, *early)
     leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
     first = s.primary_failure
@@ -71,15 +58,19 @@ def rank_exited_early(s: Situation) -> Found | None:
         return None
     if first is not None and first.rank != leaver.rank and not left_before(s, first):
         return None
-    before = ended_before(s)
-    if made_other_rounds(s) or ended_after_error(s) is not None or (before is not None and before.shows_a_call):
+    before = leaving.ended_before(s)
+    if (
+        leaving.made_other_rounds(s)
+        or leaving.ended_after_error(s) is not None
+        or (before is not None and before.shows_a_call)
+    ):
         return None
     end = leaver.exit
     assert end is not None
     failure = Failure(leaver.rank, end.kind, end.time_ns, None, end, secondary=False)
     is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
     how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
-    is_sure = lead_of_waiting(s, leaver) > 0
+    is_sure = leaving.lead_of_waiting(s, leaver) > 0
     found = found_at_failures(
         s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left", fixes=("together", "transfers")
     )
@@ -188,7 +179,7 @@ def _left_at_the_end(s: Situation) -> Found | None:
     )  # fmt: skip
 
 
-def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
+def _with_the_call(found: Found, before: leaving.EndedBefore, is_sure: bool) -> Found:
     """With the call that the rank which ended lacks; what it does not tell is why."""
     who, path = w.name_ranks(before.waiting), user_path(before.call.frames)
     text = f" {who} {w.verb(before.waiting, 'waits', 'wait')} in {w.name_call(before.call)} #{before.call.seq}"
@@ -220,7 +211,9 @@ def _peer_in_source(s: Situation, error: SeenError) -> int | None:
 def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     """Whether a peer waits for the rank, or lost its connection after it had gone."""
     missed = [stuck for stuck in s.stuck if leaver.rank in stuck.missing]
-    if missed and (lead_of_waiting(s, leaver) < 0 or any(made_as_often(s, leaver.rank, stuck) for stuck in missed)):
+    if missed and (
+        leaving.lead_of_waiting(s, leaver) < 0 or any(leaving.made_as_often(s, leaver.rank, stuck) for stuck in missed)
+    ):
         return False
     if any(leaver.rank in e.targets for e in s.waits.edges):
         return True
@@ -238,13 +231,13 @@ def swallowed_exception(s: Situation) -> Found | None:
     """The odd or late rank handled an exception before."""
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
-    if (ended := ended_after_error(s)) is not None:
+    if (ended := leaving.ended_after_error(s)) is not None:
         return _went_on(s, ended[:1], ended[1], 0.95, has_ended=True)
-    parted = parted_with_exception(s) or caught_in_circle(s)
+    parted = leaving.parted_with_exception(s) or leaving.caught_in_circle(s)
     if parted is not None:
         return _holds(s, parted) if parted.is_held else _went_on(s, parted.ranks, parted.error, 0.85)
     ranks = s.divergence.odd if s.divergence else tuple(r.rank for r in s.late if r.activity.kind != "frozen")[:1]
-    error = swallowed_by(s, ranks)
+    error = leaving.swallowed_by(s, ranks)
     if error is None:
         return None
     if s.divergence is not None or (_in_its_handler(s, ranks[0]) and not _stands_on_its_host(s, ranks[0])):
@@ -273,18 +266,18 @@ def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
     Had it gone on as they did, it would have made the call before it left the function.
     """
     now, handler = stack_path(s.case, rank), error.handler
-    if not now or handler is None or passes(now, handler):
+    if not now or handler is None or leaving.passes(now, handler):
         return False
     for stuck in s.stuck:
         if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
             last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
-            is_shared = all(passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
+            is_shared = all(leaving.passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
             if is_shared and last is not None and last.created_ns < error.time_ns:
                 return True
     return False
 
 
-def _holds(s: Situation, parted: Parted) -> Found:
+def _holds(s: Situation, parted: leaving.Parted) -> Found:
     """The exception is still on its way: it waits in the block that it passes, where no peer comes."""
     ranks, error, d = parted.ranks, parted.error, s.divergence
     frame, held = user_frames(error.frames)[0], error.handler

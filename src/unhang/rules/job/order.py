@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from unhang.analyze import order
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of, is_log_only
@@ -12,16 +13,6 @@ from unhang.analyze.going_on import not_come
 from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.loop_heads import SortedApart, loop_sorted_apart
-from unhang.analyze.order import (
-    MadeAlone,
-    is_dispatch_race,
-    is_seen_elsewhere,
-    is_thread_race,
-    left_out,
-    made_alone,
-    out_of_order,
-    receive_first,
-)
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, surroundings
@@ -51,14 +42,16 @@ _MOST_COMPANIONS = 256
 def collective_order_race(s: Situation) -> Iterator[Found]:
     """A race on one group, or a cycle over several."""
     d = s.divergence
-    if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
+    if d is not None and (order.is_thread_race(s, d) or (order.is_dispatch_race(d) and not d.left_loop)):
         yield _race(s, d)
     elif is_log_only(s):
         yield from _two_threads(s)
     elif d is None and s.judges_waits:
         is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or tags_apart(s) or wrong_peers(s))
         for cycle in s.waits.cycles:
-            is_explained = _is_of_another_kind(s, cycle) or is_of_partners or left_out(s, cycle) or left_transfers(s)
+            is_explained = (
+                _is_of_another_kind(s, cycle) or is_of_partners or order.left_out(s, cycle) or left_transfers(s)
+            )
             is_of_stacks = s.standing is not None and any(
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
             )
@@ -83,7 +76,7 @@ def _is_of_another_kind(s: Situation, cycle: tuple[int, ...]) -> bool:
 
 
 def _race(s: Situation, d: Divergence) -> Found:
-    by_thread = is_thread_race(s, d)
+    by_thread = order.is_thread_race(s, d)
     frame = _race_frame(s, d) if by_thread else d.location
     mine, theirs = w.name_call(d.odd_call), w.name_call(d.reference_call)
     words = {
@@ -148,14 +141,14 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p, is_mixed = all(e.kind == "p2p" for e in edges), len({e.kind for e in edges}) > 1
     left = s.departures(cycle)
-    is_pattern = _all_do_the_same(edges) and all(is_seen_elsewhere(s, r) for r in cycle)
+    is_pattern = _all_do_the_same(edges) and all(order.is_seen_elsewhere(s, r) for r in cycle)
     is_one_line = is_pattern and len({stack_path(s.case, r) for r in cycle}) == 1  # then nobody went another way
-    by_order = out_of_order(s, edges)
+    by_order = order.out_of_order(s, edges)
     by_habit = () if by_order or is_one_line else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
     by_past = () if by_order or by_habit or not p2p or is_one_line else with_new_transfer(s, cycle)
     odd = by_order or by_habit or by_past
-    is_known = all(r in left or (is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
-    line = () if odd or is_pattern else receive_first(s, cycle)
+    is_known = all(r in left or (order.is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
+    line = () if odd or is_pattern else order.receive_first(s, cycle)
     locked = None if odd or p2p else _locked(s, cycle)  # who takes the lock first is chance
     culprits = odd or (cycle if line or (len(cycle) <= _MOST_NAMED and is_known and not locked) else ())
     first = culprits[:1] or (cycle[:1] if locked else ())
@@ -175,7 +168,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         more = " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
     by_key = loop_sorted_apart(path or stack_path(s.case, cycle[0]) or ()) if not locked else None
-    if (alone := made_alone(s, cycle)) is not None:
+    if (alone := order.made_alone(s, cycle)) is not None:
         return _made_by_its_rank(s, cycle, alone)
     decides = None if p2p or locked or by_key else _one_sided_test(s, cycle, odd, path)
     fix = decided_together(*decides) if decides else _fix_of(s, cycle, odd, by_key, p2p, bool(locked))
@@ -274,7 +267,7 @@ def _from_threads(s: Situation, cycle: tuple[int, ...]) -> bool:
     return any(len(set(table["thread"][table.rank_rows(r)].tolist())) > 1 for r in cycle)
 
 
-def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: MadeAlone) -> Found:
+def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: order.MadeAlone) -> Found:
     culprits, call = alone.ranks, alone.call
     awaited = _awaited(s, culprits, cycle)
     words = {

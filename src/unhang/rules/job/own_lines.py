@@ -6,23 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Protocol, TypeVar
 
+from unhang.analyze import told_apart
 from unhang.analyze.first_errors import first_error
 from unhang.analyze.log_progress import work_before_the_wait
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.odd_ones import Told, counted_past, late_in_common_work, told_its_end
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import (
-    Apart,
-    FewInACall,
-    TookLonger,
-    Unlike,
-    another_branch,
-    few_in_a_call,
-    skipped_or_left,
-    took_longer,
-    unlike_numbers,
-)
 from unhang.model import grouped, user_frames
 from unhang.read.ras import Counts, Member, Report, reports_in
 from unhang.rules import wording as w
@@ -66,8 +56,8 @@ def _of(s: Situation, seen: _ToldApart, confidence: float, most: int = 2, **more
     return Found(confidence, seen.ranks, evidence, words, **{"victims": waited, **more})
 
 
-@_told_by("skipped-by-some", skipped_or_left)
-def skipped_by_some(s: Situation, apart: Apart) -> Found:
+@_told_by("skipped-by-some", told_apart.skipped_or_left)
+def skipped_by_some(s: Situation, apart: told_apart.Apart) -> Found:
     """Surer where a wait ran out behind it than where somebody ended the job."""
     sure, others = 0.75 if s.watchdogs.first is not None else 0.62, s.others(apart.ranks)
     words = {"others": w.name_ranks(others) if others else "the others"}
@@ -75,15 +65,17 @@ def skipped_by_some(s: Situation, apart: Apart) -> Found:
     return _of(s, apart, sure, words=words, fixes=fixes, victims=others, cause=cause)
 
 
-@_told_by("another-branch", another_branch)
-def in_another_branch(s: Situation, apart: Apart) -> Found:
+@_told_by("another-branch", told_apart.another_branch)
+def in_another_branch(s: Situation, apart: told_apart.Apart) -> Found:
     """Several ranks that never came to the call in which the others waited, where both sides tell what they did instead."""
     wait = s.watchdogs.timed_out[0]
     return _of(s, apart, 0.75, fixes=_OF_THE_PROGRAM, collective={"op": wait.op, "seq": wait.seq})
 
 
-@_told_by("call-of-a-few", lambda s: None if work_before_the_wait(s.events) is not None else few_in_a_call(s))
-def call_of_a_few(s: Situation, few: FewInACall) -> Found:
+@_told_by(
+    "call-of-a-few", lambda s: None if work_before_the_wait(s.events) is not None else told_apart.few_in_a_call(s)
+)
+def call_of_a_few(s: Situation, few: told_apart.FewInACall) -> Found:
     """The ranks that wait, if they are fewer; of two halves neither is accused."""
     waits = [x for x in s.watchdogs.timed_out if x.rank in few.waiting]
     counters = [c.event for c in s.watchdogs.counters if c.rank in few.idle]
@@ -104,8 +96,8 @@ def call_of_a_few(s: Situation, few: FewInACall) -> Found:
     )
 
 
-@_told_by("unlike-numbers", unlike_numbers)
-def unlike_in_the_last_round(s: Situation, unlike: Unlike) -> Found:
+@_told_by("unlike-numbers", told_apart.unlike_numbers)
+def unlike_in_the_last_round(s: Situation, unlike: told_apart.Unlike) -> Found:
     """A shape is of a tensor that they exchange; batches are what a loop goes by, and explain that the calls differ; other numbers may decide a branch."""
     sides = grouped((line.values, line) for line in unlike.lines)
     fewest = min(map(len, sides.values()))
@@ -124,8 +116,8 @@ def unlike_in_the_last_round(s: Situation, unlike: Unlike) -> Found:
     )
 
 
-@_told_by("took-longer", took_longer)
-def took_longer_than_others(s: Situation, late: TookLonger) -> Found:
+@_told_by("took-longer", told_apart.took_longer)
+def took_longer_than_others(s: Situation, late: told_apart.TookLonger) -> Found:
     """Ranks at work for longer than the others waited: late, not missing."""
     return _of(s, late, 0.78, words={"seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"})
 
