@@ -94,7 +94,7 @@ class FirstException:
     @property
     def frame(self) -> Frame | None:
         """The innermost frame of the user's code."""
-        return next(iter(user_frames(self.error.frames)), None)
+        return w.own_line(self.error.frames)
 
 
 def first_exception(s: Situation) -> FirstException | None:
@@ -242,7 +242,7 @@ def text_of(failure: Failure) -> str:
 def frame_of(failure: Failure) -> Frame | None:
     """The innermost frame of the user's code where it failed."""
     frames = failure.error.frames if failure.error else failure.exit.frames if failure.exit else ()
-    return next(iter(user_frames(frames)), None)
+    return w.own_line(frames)
 
 
 def same_failures(s: Situation, first: Failure) -> tuple[Failure, ...]:

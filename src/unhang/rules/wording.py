@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unhang.analyze.callpath import Path, show
+from unhang.analyze.callpath import Path, innermost, show
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.pasted import Doing
 from unhang.analyze.positions import bare_op
@@ -19,6 +19,7 @@ from unhang.model import (
     Finding,
     Fix,
     Frame,
+    PendingCall,
     ProcessGroup,
     RankEvidence,
     WaitEdge,
@@ -119,6 +120,11 @@ def lines_of(frames: Sequence[Frame]) -> str:
     return f"line{'s' if len(frames) > 1 else ''} {listed([str(f.line) for f in frames])}"
 
 
+def own_line(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost line of the user's code in a stack."""
+    return next(iter(user_frames(frames)), None)
+
+
 def spot(frame: Frame) -> str:
     """`train.py:41`."""
     return line_at(frame.file, frame.line)
@@ -141,7 +147,7 @@ def at(frame: Frame | None) -> str:
 
 def at_end_of(path: Path) -> str:
     """The same of the innermost line of a path."""
-    return at(path[-1] if path else None)
+    return at(innermost(path))
 
 
 def stack_of(doing: Doing) -> EvidenceLine:
@@ -193,6 +199,17 @@ def both_sides(d: Divergence) -> Iterable[EvidenceLine]:
 def at_call(call: CollectiveCall, frame: Frame | None) -> dict[str, Any]:
     """The fields of a finding on this call, at this line."""
     return {"location": frame, "group": group_of(call.group), "collective": collective_of(call, call.seq)}
+
+
+def at_pending(call: PendingCall, frame: Frame | None) -> dict[str, Any]:
+    """The same of a call of which only the recorder's note is known."""
+    return {"location": frame, "group": group_named(call.group), "collective": {"op": call.kind, "seq": call.index}}
+
+
+def at_wait(edge: WaitEdge, frame: Frame | None) -> dict[str, Any]:
+    """The same of a call in which a rank waits."""
+    call = {"op": edge.what.split(" ")[0], "seq": edge.seq}
+    return {"location": frame, "group": group_named(edge.group), "collective": call}
 
 
 def at_fork(d: Divergence | None, frame: Frame | None) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _came_too_late(s: Situation) -> Iterator[Found]:
     late = too_late(s)
     if late is None:
         return
-    frame = late.work or next(iter(user_frames(late.call.frames or ())), None)
+    frame = late.work or w.own_line(late.call.frames or ())
     words = {
         "who": w.name_ranks(late.ranks), "victims": w.name_ranks(late.waiting), "at": w.at(late.work), "seconds": f"{late.waited_s:.0f}",
         "call": f"{w.name_call(late.call)} #{late.call.seq} of {late.call.group}",

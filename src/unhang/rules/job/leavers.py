@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from unhang.analyze import leaving
 from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import innermost, user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
+from unhang.analyze.order import left_out
+from unhang.analyze.overtaking import Overtaking
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, ends_block, handles_signal, surroundings
@@ -30,7 +32,7 @@ from unhang.model import (
 )
 from unhang.read.logs.attempts import killed_at_work
 from unhang.rules import wording as w
-from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, gate_of
+from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, fixes_of, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
 from unhang.rules.framework_advice import of_stop
@@ -82,7 +84,7 @@ def rank_exited_early(s: Situation) -> Found | None:
 
 def _gate_of(s: Situation, end: ProcessExit) -> Condition | None:
     """What decides that the rank ends, where the main way of the program asks it: no thread, and no handler of a signal."""
-    place = next(iter(user_frames(end.frames)), None)
+    place = w.own_line(end.frames)
     if place is None or handles_signal(place) or any(f.file.endswith("/threading.py") for f in end.frames):
         return None
     gate = deciding(around(place, started_ns(s.case)).conditions)
@@ -133,7 +135,7 @@ def _closed_its_connection(s: Situation) -> Found | None:
         {"who": name_or(peers, "a rank")},
         "closed",
         victims=tuple(sorted({e.rank for e in lost if e.rank is not None})),
-        location=next(iter(user_frames(lost[0].frames)), None),
+        location=w.own_line(lost[0].frames),
     )
 
 
@@ -147,9 +149,7 @@ def _killed_behind_it(s: Situation) -> Found | None:
     is_long = None not in (last.time_ns, killed.time_ns) and (killed.time_ns or 0) - (last.time_ns or 0) >= _LONG_NS
     if not is_long or any(e.is_progress and e.order > last.order for e in s.events):
         return None
-    pids = sorted(
-        {e["left"] for e in left} | {e["pid"] for e in at_work}, key=int
-    )  # started in the order of their ranks
+    pids = sorted({e["left"] for e in left} | {e["pid"] for e in at_work}, key=int)  # in the order of their ranks
     is_all = len(pids) == s.case.job.world_size
     ranks = tuple(i for i, pid in enumerate(pids) if is_all and any(e["left"] == pid for e in left))
     words = {"who": name_or(ranks, "a rank"), "count": len(at_work)}
@@ -159,13 +159,9 @@ def _killed_behind_it(s: Situation) -> Found | None:
 def _left_at_the_end(s: Situation) -> Found | None:
     """The one rank whose wait ran out behind the end of the training, where its launcher, on one node, had no other process left to end."""
     waits, ended = s.watchdogs.timed_out, s.events.first("ending.finished")
-    world, killed = (
-        s.case.job.world_size or 0,
-        s.events.has("elastic.closing_signal", "ending.killing", "ending.closing"),
-    )
-    alone = len(waits) == 1 < world and {waits[0].rank, *s.watchdogs.seen, *s.watchdogs.only_observed} == {
-        waits[0].rank
-    }
+    killed = s.events.has("elastic.closing_signal", "ending.killing", "ending.closing")
+    told = {*s.watchdogs.seen, *s.watchdogs.only_observed}
+    alone = len(waits) == 1 < (s.case.job.world_size or 0) and told <= {waits[0].rank}
     if ended is None or not alone or killed or not s.events.has("elastic.worker_failed") or s.case.out_of_sight:
         return None
     wait, codes = waits[0], [e.exit.code for e in s.case.ranks.values() if e.exit is not None and e.exit.code]
@@ -194,7 +190,7 @@ def _with_the_call(found: Found, before: leaving.EndedBefore, is_sure: bool) -> 
     )
     stop = asks_to_end(before.call.frames or ()) if not guarded else None
     text += f" {w.place(stop)} asks the framework to stop, and what it decides by is the rank's own." if stop else ""
-    location = found.location or stop or (guarded[-1][0] if guarded else path[-1] if path else None)
+    location = found.location or stop or (guarded[-1][0] if guarded else innermost(path))
     lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
     words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
     together = (of_stop(stop) if stop else None) or "together"
@@ -223,6 +219,7 @@ def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     )
 
 
+_WITH = ("with", "async with")
 _HOST_WAITS = ("lock", "outside", "data", "gil", "device")
 
 
@@ -254,9 +251,7 @@ def _stands_on_its_host(s: Situation, rank: int) -> bool:
     found = next((late.activity for late in s.late if late.rank == rank), None)
     if found is None:
         return False
-    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(
-        ("with", "async with")
-    )
+    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(_WITH)
     return found.kind in _HOST_WAITS or (found.kind == "user" and enters)
 
 
@@ -309,8 +304,7 @@ def _block(held: Frame | None) -> str:
     if held is None:
         return "in a handler"
     if ends_block(held):
-        is_with = line_text(held.file, held.line).startswith(("with", "async with"))
-        return "at the end of a `with`" if is_with else "in a `finally`"
+        return "at the end of a `with`" if line_text(held.file, held.line).startswith(_WITH) else "in a `finally`"
     return "in an `except`" if surroundings(held.file, held.line).in_handler else "in a handler"
 
 
@@ -357,3 +351,49 @@ def _handled(s: Situation, ranks: tuple[int, ...], error: RaisedError) -> Iterat
         d = s.divergence
         yield w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path or user_path(d.odd_call.frames))
         yield w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path)
+
+
+@rule("call-left-out", needs=("ranks",))
+def call_left_out(s: Situation) -> Iterator[Found]:
+    """Each circle that ranks closed by going past a call."""
+    for cycle in s.waits.cycles if s.divergence is None and s.judges_waits else ():
+        if set(cycle) <= set(s.proven) and (found := left_out(s, cycle)):
+            yield _went_past(s, found)
+
+
+def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
+    culprits, first = tuple(sorted({o.rank for o in found})), found[0]
+    call = (first.edge.kind, first.edge.group, first.edge.seq)
+    is_shared = first.edge.kind == "collective"
+    waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
+    waiters = tuple(sorted({e.waiter for e in waits}))
+    decisive = deciding(around(first.passed).conditions)
+    evidence = s.case.ranks.get(waiters[0])
+    made = evidence.main_frames if evidence else ()
+    mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
+    words = {
+        "who": w.name_ranks(culprits),
+        "call": first.edge.what,
+        "line": w.place(first.passed),
+        "waiters": w.name_ranks(waiters),
+        "wait": w.verb(waiters, "waits", "wait"),
+        "function": first.passed.function,
+        "stand": w.verb(culprits, "stands", "stand"),
+        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in mine[:4]),
+    }
+    stacks = [
+        line
+        for e in (*mine[:2], *waits[:2])
+        for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
+    ]
+    say, more = said_plainly(decisive, first.passed, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
+    return Found(
+        0.85,
+        culprits,
+        (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
+        {**words, "others": w.name_ranks(waiters), **more},
+        say,
+        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), made),
+        condition=gate_of(decisive),
+        **w.at_wait(first.edge, first.passed),
+    )

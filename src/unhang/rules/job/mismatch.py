@@ -16,7 +16,7 @@ from unhang.analyze.open_calls import CPU_GENERATOR
 from unhang.analyze.pasted import threads_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import ends_pass, rounds_apart
-from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
+from unhang.model import EvidenceLine, Fix, Frame, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule
@@ -361,7 +361,7 @@ def waits_ended_apart(s: Situation) -> Iterator[Found]:
         {"sides": ", ".join(_side(ranks_in[call], call, e) for call, e in shown.items())},
         "all" if is_everybody else "some",
         _OF_THE_PROGRAM,
-        location=next(iter(user_frames(named[odd[0]][0].frames)), None) if odd else None,
+        location=w.own_line(named[odd[0]][0].frames) if odd else None,
     )
 
 
@@ -380,7 +380,7 @@ def _call_of(frames: Sequence[Frame]) -> str:
 
 
 def _side(ranks: Sequence[int], call: str, error: SeenError) -> str:
-    frame = next(iter(user_frames(error.frames)), None)
+    frame = w.own_line(error.frames)
     place = f" ({PurePath(frame.file).name}:{frame.line})" if frame else ""
     return f"{w.name_ranks(ranks) if ranks else 'a rank'} in {call}{place}"
 

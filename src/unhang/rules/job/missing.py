@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.analyze.align import StuckCollective, passed_mismatches
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import innermost, user_path
 from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.open_calls import STALLED, InFlight, awaited_call, in_flight
 from unhang.analyze.positions import bare_op, numels, ranks_with_dump
@@ -167,7 +167,7 @@ def _never(s: Situation, a: Awaited) -> Found:
         "never",
         ("look",),
         victims=a.victims,
-        location=path[-1] if path else None,
+        location=innermost(path),
         group=w.group_of(a.call.group) if a.call else w.group_named(a.edges[0].group),
         collective=w.collective_of(a.call, a.call.seq) if a.call else None,
         cause="slow-rank0-work" if rank0_alone else "",
@@ -205,7 +205,7 @@ def _intrusion(s: Situation, a: Awaited, wrong: tuple[int, ...], is_later: bool)
         tuple(sorted(set(a.victims) - set(wrong))),
         cause="code-divergence",
         is_root=is_later,
-        **w.at_call(call, path[-1] if path else None),
+        **w.at_call(call, innermost(path)),
     )
 
 
@@ -265,7 +265,7 @@ def _stands(s: Situation, f: InFlight) -> Found:
         "own" if f.how == STALLED else "behind" if f.behind else "none",
         None,
         tuple(r for r in s.case.world if r not in f.behind),
-        **w.at_call(f.call, path[-1] if path else None),
+        **w.at_call(f.call, innermost(path)),
     )
 
 
@@ -379,7 +379,7 @@ def _described(s: Situation, found: StuckCollective) -> Found:
         },
         "sizes" if is_of_size else "calls",
         ("shape",) if is_of_size else ("same",),
-        location=path[-1] if path else None,
+        location=innermost(path),
         group=w.group_of(found.group),
         collective=w.collective_of(mine, found.seq),
         cause="size-mismatch" if is_of_size else "code-divergence",

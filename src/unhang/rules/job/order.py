@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze import order
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of, is_log_only
 from unhang.analyze.framework_settings import is_metric
@@ -178,7 +178,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         "odd": f"; {w.name_ranks(odd)} left the order of the others" if odd else "",
         "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]),
         "more": more,
-        "lead": w.lead(path[-1] if path else None),
+        "lead": w.lead(innermost(path)),
         "lines": w.listed(sorted({w.spot(f) for x in locked or () for f in (x.holds, x.waits)}) or [""]),
         "lock": locked[0].what if locked else "",
         **(_of_key(by_key) if by_key else {}),
@@ -191,9 +191,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         "cycle",
         (fix,),
         victims=s.others(culprits),
-        location=path[-1] if path else None,
-        group=w.group_named(awaited.group),
-        collective={"op": awaited.what.split(" ")[0], "seq": awaited.seq},
+        **w.at_wait(awaited, innermost(path)),
         cause="code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
         condition=gate_of(decides[1] if decides else None),
     )
@@ -285,7 +283,7 @@ def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: order.MadeAlo
     say = "alone" if alone.is_first else "led there by a library" if is_in_library else "led there"
     fixes: Sequence[str | Fix] = fixes_of(alone.line, alone.condition, w.name_ranks(culprits))
     return Found(
-        0.9, culprits, (*_cycle_lines(s, culprits), *source), words, f"{say}/{say}",
+        0.9, culprits, (*_cycle_lines(s, culprits), *source), words, say,
         ("out of the hook",) if is_in_library else fixes, s.others(culprits), cause="code-divergence",
         condition=gate_of(alone.condition), **w.at_call(call, alone.line),
     )  # fmt: skip
@@ -346,7 +344,7 @@ def waits_crosswise(s: Situation) -> Found | None:
     by, late = (by, {c.rank for c in behind}) if by else not_come(s)
     everybody = {*s.watchdogs.ranks, *others, *late}
     is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
-    places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
+    places = {(call, w.own_line(e.frames)) for e, call in others.values()}
     if not (is_all and waits and by and late & set(others) and len(places) == 1):
         return None
     ranks, ((call, place), *_) = tuple(sorted({*others, *late})), places

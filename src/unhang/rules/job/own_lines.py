@@ -13,7 +13,7 @@ from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.odd_ones import Told, counted_past, late_in_common_work, told_its_end
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
-from unhang.model import grouped, user_frames
+from unhang.model import grouped
 from unhang.read.ras import Counts, Member, Report, reports_in
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
@@ -247,7 +247,7 @@ def ras_crossed(s: Situation) -> Found | None:
     }
     evidence = s.case.ranks.get(ranks[0]) if ranks else None
     stack = evidence.main_stack if evidence is not None else None
-    frame = next(iter(user_frames(stack.frames)), None) if stack is not None else None
+    frame = w.own_line(stack.frames) if stack is not None else None
     events = (*found.more.events, *found.less.events)
     return Found(0.85, ranks, quote(events), words, location=frame)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent, user_frames
+from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import (
@@ -343,7 +343,7 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
         words |= {"joined": counts[-1]["joined"], "world": counts[-1]["world_size"]}
     fixes = ("environment", "launcher") if "launchers.local_rank_argument" in kinds else ("launcher",)
     errors = [e.error for r in culprits if (e := s.case.ranks.get(r)) and e.error is not None]
-    where = next(iter(user_frames(errors[0].frames)), None) if errors else None
+    where = w.own_line(errors[0].frames) if errors else None
     confidence = sure_beside(s, 0.96)
     yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes, location=where)
 

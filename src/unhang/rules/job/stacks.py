@@ -303,7 +303,7 @@ def _places(s: Situation) -> dict[str, list[int]]:
     for rank, evidence in s.case.ranks.items():
         if rank not in waiting:
             stack = evidence.main_stack
-            frame = next(iter(user_frames(stack.frames)), None) if stack else None
+            frame = w.own_line(stack.frames) if stack else None
             found.setdefault(f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}" if frame else "", []).append(rank)
     return found
 
