@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from unhang.analyze.failures import Failure, early_leavers, is_communication_error
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks_of
@@ -19,45 +19,17 @@ from unhang.read.logs import kinds_in
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 
-
-class Named(NamedTuple):
-    """A cause that an exception names, by the kind of what it says (the table `exceptions/causes`)."""
-
-    kind: str
-
-    def search(self, text: str) -> bool:
-        """Whether an exception, given as `Type: message`, names it."""
-        return self.kind in kinds_in(text)
-
-
-GPU_OOM = Named("cause.device_memory")
-KERNEL_ERROR = Named("cause.kernel")
-HOST_OOM = Named("cause.host_memory")
-WORKER_DIED = Named("cause.loader_worker")
-FD_EXHAUSTED = Named("cause.descriptors")
 _FRESH_NS = 120_000_000_000
-FILE_RACE = Named("cause.file_race")
-MISSING_FILE = Named("cause.file_missing")
-SURE_RACE = Named("cause.file_of_others")
-PORT_TAKEN = Named("cause.port_taken")
-LOADER_TIMED_OUT = Named("cause.loader_timed_out")
-UNUSED_PARAMETERS = Named("cause.unused_parameters")
 # Functions that build, download, rotate or remove files of which one rank's work is another's failure.
 MADE_BY_ONE = lazy_pattern(
     r"build|download|cache|rotate|_rotate_checkpoints|makedirs|index|prepare|rmtree|\brmdir$|\bunlink$|\brm$|\b_?(?:remove|delete)_",
     re.IGNORECASE,
 )
+# Causes that an exception names, by the kind of what it says (the table `exceptions/causes`), and that have a rule of their own.
 SPECIAL = (
-    LOADER_TIMED_OUT,
-    GPU_OOM,
-    KERNEL_ERROR,
-    HOST_OOM,
-    Named("cause.loader_killed"),
-    FD_EXHAUSTED,
-    PORT_TAKEN,
-    UNUSED_PARAMETERS,
-    Named("cause.no_parameters"),
-)
+    "cause.loader_timed_out", "cause.device_memory", "cause.kernel", "cause.host_memory", "cause.loader_killed", "cause.descriptors",
+    "cause.port_taken", "cause.unused_parameters", "cause.no_parameters",
+)  # fmt: skip
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
 _NO_PICKLE = re.compile(
     r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated"
@@ -86,6 +58,10 @@ class FirstException:
         """Type and message."""
         return self.error.text
 
+    def names(self, *kinds: str) -> bool:
+        """Whether it names one of these causes."""
+        return names_cause(self.text, *kinds)
+
     @property
     def head(self) -> str:
         """The first line of the message, short."""
@@ -95,6 +71,11 @@ class FirstException:
     def frame(self) -> Frame | None:
         """The innermost frame of the user's code."""
         return w.own_line(self.error.frames)
+
+
+def names_cause(text: str, *kinds: str) -> bool:
+    """Whether an exception, given as `Type: message`, names one of these causes."""
+    return not kinds_in(text).isdisjoint(kinds)
 
 
 def first_exception(s: Situation) -> FirstException | None:
@@ -112,6 +93,11 @@ def first_exception(s: Situation) -> FirstException | None:
 def comes_late(s: Situation, first: FirstException) -> bool:
     """Whether somebody's wait had run out before the exception, so that it may be what became of the wait."""
     return first.seen is not None and any(e.says == "hang" and e.order < first.seen.order for e in s.events)
+
+
+def is_before(event: LogEvent, first: FirstException | None, by: int = 0) -> bool:
+    """Whether a line stands before the first exception, or at most so many lines behind it; true where there is none."""
+    return first is None or (first.seen is not None and event.order <= first.seen.order + by)
 
 
 def is_read_from_log(failure: Failure) -> bool:
@@ -267,12 +253,13 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
     if is_half_written(s, first):
         return True
-    if not FILE_RACE.search(first.text) or _is_of_the_program(first.error) or _is_no_path(first.error):
+    if not first.names("cause.file_race") or _is_of_the_program(first.error) or _is_no_path(first.error):
         return False
     if first.failures:
         return 0 < len(first.ranks) < len(s.case.world)
-    return bool(SURE_RACE.search(first.text)) or (
-        is_missing_file(first) and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+    return first.names("cause.file_of_others") or (
+        first.names("cause.file_missing")
+        and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
     )
 
 
@@ -297,11 +284,6 @@ def is_half_written(s: Situation, first: FirstException) -> bool:
     is_of_this_run = bool(error.file) and 0 < started < error.file_written_ns
     is_fresh = abs(error.time_ns - error.file_written_ns) < _FRESH_NS
     return is_of_this_run and is_fresh and bool(first.failures) and 0 < len(first.ranks) < len(s.case.world)
-
-
-def is_missing_file(first: FirstException) -> bool:
-    """Whether a path was not there, which alone says nothing of other ranks."""
-    return bool(MISSING_FILE.search(first.text))
 
 
 def _after(s: Situation, failure: Failure) -> str:

@@ -18,7 +18,6 @@ from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
-    WORKER_DIED,
     died_of_own_memory,
     first_crash,
     first_exception,
@@ -94,7 +93,7 @@ def _crash_in_log(s: Situation) -> Found | None:
     if not is_log_only(s):
         return None
     first = first_exception(s)
-    if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not WORKER_DIED.search(first.text)):
+    if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not first.names("cause.loader_worker")):
         return None
     crashed, end = _crashed(s)
     waited = next((e.order for e in s.events if e.says == "hang" or e.kind in _THROWN_BY_NCCL), None)

@@ -21,7 +21,6 @@ from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
 from unhang.rules.base import OTHERWISE, Found, rule
 from unhang.rules.failure import (
-    LOADER_TIMED_OUT,
     first_exception,
     found_at_first,
     name_or,
@@ -66,7 +65,7 @@ def rank_frozen(s: Situation) -> Iterator[Found]:
 def dataloader_hang(s: Situation) -> Iterator[Found]:
     """The loader's own timeout, stacks in a log, and each late rank that fetches data."""
     first = first_exception(s)
-    if first is not None and LOADER_TIMED_OUT.search(first.text):
+    if first is not None and first.names("cause.loader_timed_out"):
         yield found_at_first(s, first, 0.93, say="timed_out", fixes=_LOADER_FIXES)
     elif first is None:
         yield from _told_to_lack(s) or _fetching_by_stacks(s)

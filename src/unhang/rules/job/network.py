@@ -1,9 +1,9 @@
-"""Rules on the network and its transports, from what a job printed."""
+"""Rules on the network, its transports and its settings, from what a job printed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from unhang.analyze.failures import Failure, is_timeout
 from unhang.analyze.first_errors import errors_of
@@ -50,6 +50,27 @@ _LOCAL = ("169.254.", "fe80:", "172.17.0.")  # of a link or of Docker's bridge: 
 # Of open connections.
 _BROKEN = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
 _SENDING = frozenset({"write", "writev", "send", "sendmsg"})
+# Of settings.
+# What the two ends of a connection must agree on: it decides into which pieces a message is cut.
+MUST_AGREE = frozenset(
+    {
+        "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
+        "NCCL_MAX_CTAS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NCHANNELS_PER_NET_PEER", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE",
+        "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_CROSS_NIC", "NCCL_PXN_DISABLE", "NCCL_P2P_PXN_LEVEL", "NCCL_MIN_P2P_NCHANNELS",
+        "NCCL_MAX_P2P_NCHANNELS", "NCCL_CHUNK_SIZE",
+    }
+)  # fmt: skip
+_IS_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f]*:[0-9a-f:]+")
+_LEAST_LIMIT_MS = 1000  # the first collective alone takes longer, as it connects the ranks
+# Of each kind of line that decides: how sure it is, and its fixes.
+_DECIDING = {
+    "refused": (0.96, ("accepted",)),
+    "no_algorithm": (0.96, ("unforced",)),
+    "unknown_word": (0.95, ("unforced",)),
+    "bad_address": (0.95, ("no-address",)),
+    "no_network": (0.9, ("free-choice", "loadable")),
+    "no_plugin": (0.75, ("free-choice", "loadable")),
+}
 
 
 @rule("memlock-limit")
@@ -311,3 +332,68 @@ def _was_ended(s: Situation, rank: int) -> bool:
     """Whether a signal that a launcher sends ended the rank."""
     end = s.case.ranks[rank].exit
     return end is not None and end.kind == "signal" and end.code == -15
+
+
+@rule("misconfigured-env")
+def misconfigured_env(s: Situation) -> Iterator[Found]:
+    """The deciding lines; else pieces of different size, with the settings that differ, of which both ends are to blame."""
+    deciding = s.events.of(*(f"environment.{name}" for name in _DECIDING))
+    if deciding:
+        first = deciding[0]
+        say = first.kind.removeprefix("environment.")
+        confidence, fixes = _DECIDING[say]
+        network = [e for e in s.events.of("environment.nccl_set") if e["name"].startswith("NCCL_NET")]
+        words = {name: first[name] for name in ("name", "value", "function")}
+        words |= {"repr": repr(first["value"]), "word": repr(first["word"])}
+        words |= {"none": "none of the networks that it may use"}
+        if say == "bad_address":
+            words["value"] = f"={first['value']}" if first["value"] else ""
+        if say == "no_plugin" and network:
+            confidence = 0.9
+            words["none"] = f"no network that fits {network[0]['name']}={network[0]['value']}"
+        culprits = None if say == "refused" else ()
+        events = [e for e in deciding if e.kind == first.kind]
+        yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes)
+        return
+    addresses = [e for e in s.events.of("gloo.no_interface") if _IS_ADDRESS.fullmatch(e["interface"])]
+    if addresses:
+        words = {"name": "GLOO_SOCKET_IFNAME", "value": addresses[0]["interface"]}
+        yield found_in(s, addresses, 0.97, (), words=words, say="address", fixes=("right-name",))
+        return
+    if named := named_interface(s):
+        words = {"name": named[0]["name"], "value": named[0]["value"].strip().rstrip(".")}
+        yield found_in(s, named, 0.95, (), words=words, say="no_interface", fixes=("right-name",))
+        return
+    limits = {x.limit_ms for x in s.watchdogs.timed_out}
+    if limits and all(limit is not None and 0 <= limit < _LEAST_LIMIT_MS for limit in limits):
+        events = [e for x in s.watchdogs.timed_out for e in x.events]
+        words = {"limit": str(max(filter(None, limits), default=0))}
+        yield found_in(s, events, 0.9, (), words=words, say="limit", fixes=("limit",))
+        return
+    differ = s.events.of("environment.sizes_differ")
+    if differ and not s.events.has("fingerprint.mismatch", "fingerprint.nccl"):
+        unequal = _unequal(s)
+        values = dict.fromkeys(f"{e['value']} on {e['node']}" for e in unequal)
+        words = {"name": unequal[0]["name"] if unequal else "", "values": " and ".join(values)}
+        words |= {"local": differ[0]["local"], "remote": differ[0]["remote"]}
+        say, confidence = ("set", 0.92) if unequal else ("sizes", 0.68)
+        events = [*unequal, *differ]
+        yield found_in(s, events, confidence, (), words=words, say=say, fixes=("compare", "one-place"))
+
+
+def _unequal(s: Situation) -> Sequence[LogEvent]:
+    """The lines of the first setting that must agree and does not, one line for each value."""
+    by_name: dict[str, dict[str, LogEvent]] = {}
+    for event in s.events.of("environment.nccl_set"):
+        if event["name"] in MUST_AGREE and event["node"]:
+            by_name.setdefault(event["name"], {}).setdefault(_same(event["value"]), event)
+    unequal = (v for v in by_name.values() if len(v) > 1 and len({e["node"] for e in v.values()}) > 1)
+    return tuple(next(unequal, {}).values())
+
+
+def _same(value: str) -> str:
+    """Two spellings of one value are one value."""
+    from unhang.rules.env.values import number  # with it come the tables of all variables
+
+    found = number(value)
+    return str(found) if found is not None and value.strip().isdecimal() else value.strip().lower()

@@ -16,7 +16,7 @@ from unhang.read.logs import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.failure import PORT_TAKEN, first_exception, frame_of, is_file_race, name_or, text_of
+from unhang.rules.failure import first_exception, frame_of, is_file_race, name_or, names_cause, text_of
 from unhang.rules.job.rendezvous import BARRIERS, excess
 from unhang.rules.log_lines import (
     BESIDE_ANOTHER_ERROR,
@@ -54,7 +54,7 @@ def port_in_use(s: Situation) -> Iterator[Found]:
     elif events:
         port = _port(events)
         words = {"port": f" {port}" if port else "", "number": port or "29500"}
-        frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
+        frame = next((frame_of(f) for f in s.failures if names_cause(text_of(f), "cause.port_taken")), None)
         found = found_in(s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=frame)
         yield found if found.culprits or not _is_in_rendezvous(s) else replace(found, culprits=(0,))
 
@@ -93,7 +93,7 @@ def _nodes_of(call: LogEvent) -> int:
 
 def _is_in_rendezvous(s: Situation) -> bool:
     """Whether the error came from the ranks' own rendezvous, where rank 0 alone listens."""
-    errors = [e for e in errors_of(s) if PORT_TAKEN.search(e.text)]
+    errors = [e for e in errors_of(s) if names_cause(e.text, "cause.port_taken")]
     return any(f.function in _LISTENERS for e in errors for f in e.frames)
 
 

@@ -116,6 +116,7 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
             (*(quote([work]) if work else ()), *quote(lines_of(waits))),
             {"call": waits[0], "after": f", after it printed: {work.text.strip()[:80]}" if work else ""},
             fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+            victims=(),
             collective={"op": waits[0].op, "seq": waits[0].seq},
         )
 

@@ -13,7 +13,7 @@ from unhang.model.evidence import Value
 from unhang.read.environment import Assignment, Settings, in_scope
 from unhang.rules.base import Found, rule
 from unhang.rules.env import judge_settings
-from unhang.rules.job.environment import MUST_AGREE
+from unhang.rules.job.network import MUST_AGREE
 from unhang.rules.readings import cite, compares, found_by, hosts_of, ranks_of, size
 from unhang.rules.wording import name_ranks
 
