@@ -61,11 +61,7 @@ _LONGEST = 80
 
 
 def fixes_of(
-    frame: Frame | None,
-    condition: Condition | None,
-    who: str,
-    made: Sequence[Frame] = (),
-    apart: Fix | None = None,
+    frame: Frame | None, condition: Condition | None, who: str, made: Sequence[Frame] = (), apart: Fix | None = None
 ) -> tuple[Fix, ...]:
     """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks.
 
@@ -154,12 +150,7 @@ def said_plainly(
     text = condition.text if len(condition.text) <= _LONGEST else f"{condition.text[:_LONGEST]} ..."
     when = f"on rank 0 (`if {text}`)" if condition.only_on_rank_zero and not is_skipped else f"if `{text}`"
     alone = "alone" if len(odd) == 1 else f"without {w.name_ranks(others)}"
-    words: dict[str, object] = {
-        "op": op,
-        "alone": alone,
-        "spot": w.spot(frame),
-        "when": when,
-    }
+    words: dict[str, object] = {"op": op, "alone": alone, "spot": w.spot(frame), "when": when}
     return "skipped" if is_skipped else "alone", words
 
 
@@ -205,11 +196,7 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
             "what one rank alone does with the result (print, save) stays under the condition",
             does="every rank calls",
         ),
-        edit(
-            "Or let no rank make it",
-            f"{where}: leave the call out, if nothing needs its result",
-            verify=AGAIN,
-        ),
+        edit("Or let no rank make it", f"{where}: leave the call out, if nothing needs its result", verify=AGAIN),
     )
 
 
@@ -315,6 +302,5 @@ def _where(frame: Frame | None) -> str:
 
 
 _LONGER_TIMEOUT = Fix(
-    f"{NO_HELP}a longer timeout, or other NCCL settings",
-    verify="the ranks come to other calls there with any timeout",
+    f"{NO_HELP}a longer timeout, or other NCCL settings", verify="the ranks come to other calls there with any timeout"
 )

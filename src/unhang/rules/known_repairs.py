@@ -193,10 +193,7 @@ def of_allocation(text: str, frame: Frame) -> Fix | None:
 
 # Waits within a library.
 
-_GOES_ON = {
-    "": f"{AGAIN}: the rank goes on",
-    LIMIT: f"{AGAIN}: the rank goes on, or raises",
-}
+_GOES_ON = {"": f"{AGAIN}: the rank goes on", LIMIT: f"{AGAIN}: the rank goes on, or raises"}
 _LISTS = ("at", "calls", "beside", "peers", "meets", "names", "takes", "gives")
 _OF_A_WAIT = {*_LISTS, "keyword", "is_awaited", "title", "advice", "command", "setting", "verify", "undo", "kind"}
 

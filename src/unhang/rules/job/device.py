@@ -23,14 +23,7 @@ from unhang.rules.failure import (
     name_or,
     somebody_died,
 )
-from unhang.rules.log_lines import (
-    failed_alone,
-    found_in,
-    in_order,
-    on_nodes,
-    ranks_in,
-    sure_beside,
-)
+from unhang.rules.log_lines import failed_alone, found_in, in_order, on_nodes, ranks_in, sure_beside
 
 _SPINS, _MOVED_S = 95.0, 1.0
 _MOST_QUOTED_FACTS = 4

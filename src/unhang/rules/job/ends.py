@@ -28,15 +28,7 @@ from unhang.rules.failure import (
 )
 from unhang.rules.host_waits import end_the_thread, timer_off, undone_item
 from unhang.rules.late import driver
-from unhang.rules.log_lines import (
-    SIGNALS,
-    came_to_its_end,
-    found_in,
-    quote,
-    rank_of_actor,
-    ranks_in,
-    stood_before,
-)
+from unhang.rules.log_lines import SIGNALS, came_to_its_end, found_in, quote, rank_of_actor, ranks_in, stood_before
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)

@@ -20,11 +20,7 @@ from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
 from unhang.rules.base import OTHERWISE, Found, rule
-from unhang.rules.failure import (
-    first_exception,
-    found_at_first,
-    name_or,
-)
+from unhang.rules.failure import first_exception, found_at_first, name_or
 from unhang.rules.host_waits import of_worker, remedy_of
 from unhang.rules.late import (
     block_of_its_own,
