@@ -50,6 +50,7 @@ EQUAL_BATCHES = edit(
     "DistributedSampler(..., drop_last=True); with model.join(): ...   # or decide together: all_reduce(MIN) of 'has data'",
     verify="print the number of batches of each rank: equal",
 )
+OF_THE_PROGRAM, OF_THE_DATA = ((first, SEE_IT, NO_LONGER_TIMEOUT) for first in (EVERY_RANK_CALLS, EQUAL_BATCHES))
 PAD = edit(
     "Pad to the largest, or gather with sizes",
     "n = torch.tensor([x.shape[0]]); dist.all_reduce(n, op=MAX); x = F.pad(x, ...)   # then cut after the gather",

@@ -216,8 +216,7 @@ def _seen_line(rank: int | None, error: RaisedError, what: str = "") -> Evidence
 def _seen_lines(first: FirstException) -> Iterable[EvidenceLine]:
     rank = first.seen.rank if first.seen is not None else None
     yield _seen_line(rank, first.error)
-    for frame in user_frames(first.error.frames)[:6]:
-        yield EvidenceLine("traceback" if rank is None else f"rank {rank} traceback", str(frame), frame.line)
+    yield from w.frame_lines("traceback" if rank is None else f"rank {rank} traceback", first.error.frames)
 
 
 def text_of(failure: Failure) -> str:
@@ -253,7 +252,12 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
     if is_half_written(s, first):
         return True
-    if not first.names("cause.file_race") or _is_of_the_program(first.error) or _is_no_path(first.error):
+    error = first.error
+    # The program found a path that it does not want, and said so in its own words: the system's have a number.
+    is_of_the_program = error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
+    # What is not there, or is there already, is a socket of another process, or a name in shared memory.
+    is_no_path = any(f.file.endswith(_OF_PROCESSES) for f in error.frames)
+    if not first.names("cause.file_race") or is_of_the_program or is_no_path:
         return False
     if first.failures:
         return 0 < len(first.ranks) < len(s.case.world)
@@ -261,16 +265,6 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
         first.names("cause.file_missing")
         and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
     )
-
-
-def _is_of_the_program(error: RaisedError) -> bool:
-    """Whether the program found a path that it does not want, and said so in its own words: the system's have a number."""
-    return error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
-
-
-def _is_no_path(error: RaisedError) -> bool:
-    """Whether what is not there, or is there already, is a socket of another process, or a name in shared memory."""
-    return any(f.file.endswith(_OF_PROCESSES) for f in error.frames)
 
 
 def is_of_objects(first: FirstException) -> bool:
@@ -298,13 +292,10 @@ def _failure_lines(failure: Failure) -> Iterable[EvidenceLine]:
         line = failure.error.source.line if is_read_from_log(failure) else None
         text = f"{failure.error.type}: {failure.error.message[:400]}"
         yield EvidenceLine(f"rank {failure.rank} exception", text, line)
-        for frame in user_frames(failure.error.frames)[:6]:
-            yield EvidenceLine(f"rank {failure.rank} traceback", str(frame), frame.line)
-        return
-    if failure.exit is not None:
+        yield from w.frame_lines(f"rank {failure.rank} traceback", failure.error.frames)
+    elif failure.exit is not None:
         yield EvidenceLine(f"rank {failure.rank} exit", _exit_text(failure))
-        for frame in user_frames(failure.exit.frames)[:6]:
-            yield EvidenceLine(f"rank {failure.rank} stack at exit", str(frame), frame.line)
+        yield from w.frame_lines(f"rank {failure.rank} stack at exit", failure.exit.frames)
 
 
 def _exit_text(failure: Failure) -> str:

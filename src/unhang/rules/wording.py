@@ -19,6 +19,7 @@ from unhang.model import (
     Finding,
     Fix,
     Frame,
+    LogLine,
     PendingCall,
     ProcessGroup,
     RankEvidence,
@@ -181,6 +182,16 @@ def stack_lines(evidence: RankEvidence | None, most: int = 6) -> list[EvidenceLi
     if evidence.in_handler:
         lines.append(EvidenceLine(f"rank {evidence.rank} signal", f"it is in the handler of {evidence.in_handler}"))
     return lines
+
+
+def log_line(source: str, line: LogLine) -> EvidenceLine:
+    """A line of a log."""
+    return EvidenceLine(source, line.text.strip()[:200], line.source.line)
+
+
+def frame_lines(source: str, frames: Iterable[Frame], most: int = 6) -> list[EvidenceLine]:
+    """The user's frames of a stack or a traceback, innermost first."""
+    return [EvidenceLine(source, str(f), f.line) for f in user_frames(frames)[:most]]
 
 
 def path_line(rank: int, what: str, path: Path) -> EvidenceLine:

@@ -12,6 +12,7 @@ from unhang.analyze.pasted import lost_copies
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
     FirstException,
@@ -188,7 +189,7 @@ def p2p_acs_iommu(s: Situation) -> Found | None:
         confidence = 0.9 if "kernel.p2p_wrong_data" in kinds else 0.84
         return found_in(s, in_order(bus, settings), confidence, (), say=say)
     if slow := lost_copies(s):
-        lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in slow]
+        lines = [w.log_line("log", x) for x in slow]
         return Found(0.9, (), lines, {}, "slow")
     if tried := _ran_without_p2p(s):
         return found_in(s, in_order(s.events.of(*_SETTINGS), tried), 0.85, (), say="tried")

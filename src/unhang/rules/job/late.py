@@ -86,7 +86,7 @@ def _told_to_lack(s: Situation) -> Sequence[Found]:
     apart = lacks_data(s)
     if apart is None:
         return ()
-    evidence = [EvidenceLine(f"rank {x.rank}", x.line.text.strip()[:200], x.line.source.line) for x in apart.lines[:4]]
+    evidence = [w.log_line(f"rank {x.rank}", x.line) for x in apart.lines[:4]]
     words = {"who": w.name_ranks(apart.ranks), "said": apart.lines[-1].said[:100]}
     victims = s.watchdogs.ranks
     return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
@@ -316,7 +316,7 @@ def slower_than_others(s: Situation) -> Found | None:
     words = {"who": w.name_ranks(slow), "were": w.verb(slow, "⟨is|was⟩", "⟨are|were⟩"), "others": w.name_ranks(others)}
     words |= {"done": str(least.done), "total": str(least.total), "times": f"{work.times:.1f}" if work.times else ""}
     said = [*((r, work.slow[r].line.line) for r in slow[:3]), *((r, work.finished[r].line) for r in others[:3])]
-    evidence = [EvidenceLine(f"rank {r}", line.text.strip()[:200], line.source.line) for r, line in said]
+    evidence = [w.log_line(f"rank {r}", line) for r, line in said]
     culprits = slow if len(slow) <= len(others) else ()
     say = "paces" if work.times else OTHERWISE
     return Found(0.85 if work.times else 0.72, culprits, evidence, words, f"/{say}", victims=others)

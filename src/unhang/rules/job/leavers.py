@@ -343,8 +343,7 @@ def _went_on(
 
 def _handled(s: Situation, ranks: tuple[int, ...], error: RaisedError) -> Iterator[EvidenceLine]:
     yield EvidenceLine(f"rank {ranks[0]} handled exception", f"{error.type}: {error.message[:300]}")
-    for frame in user_frames(error.frames)[:4]:
-        yield EvidenceLine(f"rank {ranks[0]} traceback", str(frame), frame.line)
+    yield from w.frame_lines(f"rank {ranks[0]} traceback", error.frames, 4)
     if error.handler is not None:
         yield EvidenceLine(f"rank {ranks[0]} handler", str(error.handler), error.handler.line)
     if s.divergence is not None:

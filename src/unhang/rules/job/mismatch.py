@@ -18,7 +18,14 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import ends_pass, rounds_apart
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent
 from unhang.rules import wording as w
-from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
+from unhang.rules.advice import (
+    EVERY_RANK_CALLS,
+    NO_LONGER_TIMEOUT,
+    OF_THE_DATA,
+    OF_THE_PROGRAM,
+    PAD,
+    SEE_IT,
+)
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
 from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
@@ -33,7 +40,6 @@ _TOGETHER = frozenset(
 # The state of torch's generator, in bytes: Accelerate sends it from rank 0 where a loader begins.
 _GENERATOR = ("BROADCAST", CPU_GENERATOR)
 _SAYS = ("threads", "rounds", "epoch", "beside", "odd", "nobody")
-_OF_DATA, _OF_THE_PROGRAM = ((first, SEE_IT, NO_LONGER_TIMEOUT) for first in (EQUAL_BATCHES, EVERY_RANK_CALLS))
 # Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
 _LEAST_DONE = 2
@@ -107,7 +113,7 @@ def _apart(s: Situation, waits: Sequence[logged_calls.TimedOut], values: dict[in
         (*quote(logged_calls.lines_of(waits)), *quote_own(rounds)),
         {"sides": sides, "what": what, "told": rounds[0].said[:MOST_WORDS] if rounds else "", **threads},
         next(x for x, is_so in zip(_SAYS, (threads, rounds, begins_epoch, beside, odd, True), strict=True) if is_so),
-        ("one thread", SEE_IT) if threads else _OF_DATA if is_uneven else _OF_THE_PROGRAM,
+        ("one thread", SEE_IT) if threads else OF_THE_DATA if is_uneven else OF_THE_PROGRAM,
         others if odd else (),
         cause="collective-order-race" if threads else "uneven-inputs" if is_uneven else "",
         collective={"op": call[others[0] if odd else min(values)].op, "seq": waits[0].seq},
@@ -176,7 +182,7 @@ def traced_calls_disagree(s: Situation) -> Iterator[Found]:
     """The first position at which NCCL's traces differ in more than the amount."""
     calls = logged_calls.first_disagreement(s.events)
     if calls and not _is_one_tensor(calls):
-        yield _of_traces(s, calls, ", ".join(f"{c.name} {c}" for c in calls[:4]), _OF_THE_PROGRAM)
+        yield _of_traces(s, calls, ", ".join(f"{c.name} {c}" for c in calls[:4]), OF_THE_PROGRAM)
 
 
 @rule("traced-amounts-disagree")
@@ -272,7 +278,7 @@ def ran_ahead(s: Situation) -> Iterator[Found]:
             odd,
             quote(logged_calls.lines_of(firsts)),
             {"rank": behind.rank, "call": behind, "ahead_rank": ahead.rank, "ahead_call": ahead},
-            fixes=_OF_THE_PROGRAM,
+            fixes=OF_THE_PROGRAM,
             collective={"op": behind.op, "seq": behind.seq},
         )
         return
@@ -296,7 +302,7 @@ def submitted_apart(s: Situation) -> Iterator[Found]:
             )
             some = list(missing.items())[:3]
             sides = "; ".join(f"{w.name_ranks(sorted(who))} did not submit {tensor}" for tensor, who in some)
-            yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=_OF_THE_PROGRAM)
+            yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=OF_THE_PROGRAM)
             return
 
 
@@ -360,7 +366,7 @@ def waits_ended_apart(s: Situation) -> Iterator[Found]:
         tuple(_in_call(e, call) for e, call in quoted),
         {"sides": ", ".join(_side(ranks_in[call], call, e) for call, e in shown.items())},
         "all" if is_everybody else "some",
-        _OF_THE_PROGRAM,
+        OF_THE_PROGRAM,
         location=w.own_line(named[odd[0]][0].frames) if odd else None,
     )
 

@@ -22,9 +22,7 @@ from unhang.analyze.waits_for import edges_on
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import (
-    EVERY_RANK_CALLS,
-    NO_LONGER_TIMEOUT,
-    SEE_IT,
+    OF_THE_PROGRAM,
     decided_together,
     deciding,
     fixes_of,
@@ -359,7 +357,7 @@ def waits_crosswise(s: Situation) -> Found | None:
         ranks if 2 * len(ranks) < len(everybody) else (),
         (*quote(lines_of(waits), 3), *raised[:3]),
         words,
-        fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+        fixes=OF_THE_PROGRAM,
         victims=s.watchdogs.ranks,
         location=place,
         collective={"op": waits[0].op, "seq": waits[0].seq},

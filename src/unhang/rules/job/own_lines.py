@@ -16,12 +16,10 @@ from unhang.analyze.situation import Situation
 from unhang.model import grouped
 from unhang.read.ras import Counts, Member, Report, reports_in
 from unhang.rules import wording as w
-from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
+from unhang.rules.advice import OF_THE_DATA, OF_THE_PROGRAM, SEE_IT
 from unhang.rules.base import OTHERWISE, Find, Found, Names, rule
 from unhang.rules.log_lines import MOST_WORDS, quote, quote_own
 
-_OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
-_OF_ITS_DATA = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
 T = TypeVar("T")
 
 
@@ -61,7 +59,7 @@ def skipped_by_some(s: Situation, apart: told_apart.Apart) -> Found:
     """Surer where a wait ran out behind it than where somebody ended the job."""
     sure, others = 0.75 if s.watchdogs.first is not None else 0.62, s.others(apart.ranks)
     words = {"others": w.name_ranks(others) if others else "the others"}
-    fixes, cause = (_OF_ITS_DATA, "uneven-inputs") if apart.is_data else (_OF_THE_PROGRAM, "")
+    fixes, cause = (OF_THE_DATA, "uneven-inputs") if apart.is_data else (OF_THE_PROGRAM, "")
     return _of(s, apart, sure, words=words, fixes=fixes, victims=others, cause=cause)
 
 
@@ -69,7 +67,7 @@ def skipped_by_some(s: Situation, apart: told_apart.Apart) -> Found:
 def in_another_branch(s: Situation, apart: told_apart.Apart) -> Found:
     """Several ranks that never came to the call in which the others waited, where both sides tell what they did instead."""
     wait = s.watchdogs.timed_out[0]
-    return _of(s, apart, 0.75, fixes=_OF_THE_PROGRAM, collective={"op": wait.op, "seq": wait.seq})
+    return _of(s, apart, 0.75, fixes=OF_THE_PROGRAM, collective={"op": wait.op, "seq": wait.seq})
 
 
 @_told_by(
@@ -90,7 +88,7 @@ def call_of_a_few(s: Situation, few: told_apart.FewInACall) -> Found:
         few.waiting if len(few.waiting) < len(few.idle) else (),
         (*quote(lines_of(waits), 3), *quote(counters, 3)),
         words,
-        fixes=_OF_THE_PROGRAM,
+        fixes=OF_THE_PROGRAM,
         collective={"op": few.wait.op, "seq": few.wait.seq},
         victims=(),
     )
@@ -111,7 +109,7 @@ def unlike_in_the_last_round(s: Situation, unlike: told_apart.Unlike) -> Found:
         (*quote_own(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
         {"first": first, "other": other},
         f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
-        fixes=_OF_ITS_DATA if is_rounds else _OF_THE_PROGRAM,
+        fixes=OF_THE_DATA if is_rounds else OF_THE_PROGRAM,
         cause="size-mismatch" if unlike.is_shape else "uneven-inputs" if is_rounds else "",
     )
 
@@ -126,7 +124,7 @@ def took_longer_than_others(s: Situation, late: told_apart.TookLonger) -> Found:
 def counted_past_the_waiting(s: Situation, past: Told) -> Found:
     """Ranks that are done with a loop in which others wait: they had fewer rounds, or left early."""
     words = {"theirs": past.lines[-1].said[:MOST_WORDS]}
-    return _of(s, past, 0.78, words=words, fixes=_OF_ITS_DATA, victims=None)
+    return _of(s, past, 0.78, words=words, fixes=OF_THE_DATA, victims=None)
 
 
 @_told_by("told-its-end", told_its_end)

@@ -12,9 +12,16 @@ from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.going_on import Known, may_wait, missing_by_lines, silent_ranks, turned_to, uneven_amounts, works_on
 from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent
+from unhang.model import LogEvent
 from unhang.rules import wording as w
-from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
+from unhang.rules.advice import (
+    EQUAL_BATCHES,
+    NO_LONGER_TIMEOUT,
+    OF_THE_DATA,
+    OF_THE_PROGRAM,
+    RECORD_IT,
+    SEE_IT,
+)
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
@@ -50,11 +57,10 @@ def uneven_amounts_of_ranks(s: Situation) -> Iterator[Found]:
     short = tuple(a.rank for a in amounts if a.amount == least)
     if not short or set(short) & set(ranks) or first_error(s) is not None:
         return
-    lines = [EvidenceLine(f"rank {a.rank}", a.line.text.strip()[:200], a.line.source.line) for a in amounts[:6]]
+    lines = [w.log_line(f"rank {a.rank}", a.line) for a in amounts[:6]]
     words = {"who": w.name_ranks(short), "have": w.verb(short, "has", "have"), "least": least}
     words["most"] = max(a.amount for a in amounts)
-    fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
-    yield Found(0.8, short, (*lines, *quote(lines_of(waits), 3)), words, fixes=fixes, victims=ranks)
+    yield Found(0.8, short, (*lines, *quote(lines_of(waits), 3)), words, fixes=OF_THE_DATA, victims=ranks)
 
 
 @rule("unbounded-data")
@@ -67,7 +73,7 @@ def unbounded_data(s: Situation) -> Iterator[Found]:
     if ranks == tuple(range(len(ranks))) or not 0 < (waits[0].numel_in or 0) <= _SMALL:
         return
     if known[-1].order < waits[0].events[0].order and (waits[0].seq or 0) > 10:
-        yield found_in(s, known[-1:], 0.65, (), fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT))
+        yield found_in(s, known[-1:], 0.65, (), fixes=OF_THE_DATA)
 
 
 @rule("other-modules")
@@ -90,8 +96,7 @@ def rank_lags(s: Situation) -> Iterator[Found]:
         ranks, lines = _ranks(late), quote(c.event for c in (*late, *others))
         words = {"ranks": w.name_ranks(ranks), "are": w.verb(ranks, "is", "are"), "issued": late[0].enqueued}
         words["others"] = others[0].enqueued
-        fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
-        yield Found(0.65, ranks, lines, words, fixes=fixes, victims=_ranks(others))
+        yield Found(0.65, ranks, lines, words, fixes=OF_THE_DATA, victims=_ranks(others))
 
 
 def _ranks(counters: Sequence[GroupCounters]) -> tuple[int, ...]:
@@ -115,7 +120,7 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
             (0,) if work else silent_ranks(s),  # another rank may have left before it, without a word
             (*(quote([work]) if work else ()), *quote(lines_of(waits))),
             {"call": waits[0], "after": f", after it printed: {work.text.strip()[:80]}" if work else ""},
-            fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+            fixes=OF_THE_PROGRAM,
             victims=(),
             collective={"op": waits[0].op, "seq": waits[0].seq},
         )

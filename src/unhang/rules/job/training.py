@@ -11,6 +11,7 @@ from unhang.analyze.own_lines import empty_epochs, parted_replicas, same_evaluat
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, Location, LogEvent, LogLine, Reading
 from unhang.model.findings import name_ranks
+from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.log_lines import found_in, quote
 
@@ -87,10 +88,10 @@ def not_learning(s: Situation) -> Iterator[Found]:
                 )
                 return
         if same := same_evaluations(s):
-            lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in (*same[:2], same[-1])]
+            lines = [w.log_line("log", x) for x in (*same[:2], same[-1])]
             yield Found(_beside_a_failure(s, 0.8), (), lines, {"count": len(same)}, "same", ("whose weights",))
         elif empty := empty_epochs(s):
-            lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in empty[:3]]
+            lines = [w.log_line("log", x) for x in empty[:3]]
             yield Found(_beside_a_failure(s, 0.85), (), lines, {"count": len(empty)}, "empty", ("a batch for each",))
 
 
@@ -197,7 +198,7 @@ def silent_desync(s: Situation) -> Iterator[Found]:
     if events and not any(e.says == "hang" and e.order < events[0].order for e in s.events):
         yield found_in(s, events, 0.88)
     elif not events and (parted := parted_replicas(s)) is not None:
-        lines = [EvidenceLine(f"rank {r}", x.text.strip()[:200], x.source.line) for r, x in parted.lines[:_MOST_QUOTED]]
+        lines = [w.log_line(f"rank {r}", x) for r, x in parted.lines[:_MOST_QUOTED]]
         yield Found(0.8, (), lines, {"name": parted.name}, "values" if parted.was_equal else "replicas")
 
 
