@@ -14,7 +14,7 @@ from unhang.read.environment import Assignment, Settings, in_scope
 from unhang.rules.base import Found, rule
 from unhang.rules.env import judge_settings
 from unhang.rules.job.network import MUST_AGREE
-from unhang.rules.readings import cite, compares, found_by, hosts_of, ranks_of, size
+from unhang.rules.machine import cite, compares, found_by, hosts_of, ranks_of, size
 from unhang.rules.wording import name_ranks
 
 _MOST_VALUES, _MOST_SHOWN = 3, 60

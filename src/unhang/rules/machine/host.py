@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from unhang.analyze.situation import Situation
 from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
-from unhang.rules.readings import SHARE, Needs, ago, cite, found_by, needs_of, ranks_of, size
+from unhang.rules.machine import SHARE, Needs, ago, cite, found_by, needs_of, ranks_of, size
 
 _BUSY, _CROWDED = 2, 4  # busy threads for each core: loader workers and main threads wait part of their time
 _LEAST_CORES = 4

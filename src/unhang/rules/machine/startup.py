@@ -8,8 +8,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import Reading, grouped
 from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
-from unhang.rules.machine.pairs import way_to_master
-from unhang.rules.readings import (
+from unhang.rules.machine import (
     cite,
     compares,
     devices_of,
@@ -22,6 +21,7 @@ from unhang.rules.readings import (
     spans_hosts,
     users_of,
 )
+from unhang.rules.machine.pairs import way_to_master
 
 
 @rule("rank-never-came", reads=("party.size",))
