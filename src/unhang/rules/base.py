@@ -65,7 +65,8 @@ def filled(text: str, words: Mapping[str, object]) -> str:
 
 def with_words(fix: Fix, words: Mapping[str, object]) -> Fix:
     """The fix with the words put in."""
-    return Fix(*(filled(part, words) for part in _parts(fix)))
+    parts = fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice, fix.does, fix.kind
+    return Fix(*(filled(part, words) for part in parts))
 
 
 def edit(title: str, advice: str, verify: str = PASSES, does: str = "", kind: str = "") -> Fix:
@@ -101,7 +102,8 @@ def _card(rule: str, fields: Mapping[str, Any]) -> Card:
     unknown = [*(fields.keys() - _OF_A_CARD), *(n for fix in fields.get("fixes", ()) for n in fix.keys() - _OF_A_FIX)]
     if unknown:
         raise ValueError(f"the card {rule!r} has no field {unknown[0]!r}")
-    fixes = {fix.get("name", str(i)): _fix(fix) for i, fix in enumerate(fields.get("fixes", ()))}
+    named = {fix.get("name", str(i)): fix for i, fix in enumerate(fields.get("fixes", ()))}
+    fixes = {name: Fix(**{n: v for n, v in fix.items() if n != "name"}) for name, fix in named.items()}
     return Card(
         rule,
         fields["cause"],
@@ -114,14 +116,6 @@ def _card(rule: str, fields: Mapping[str, Any]) -> Card:
         _variants(fields.get("because", "")),
         fixes,
     )
-
-
-def _fix(fields: Mapping[str, str]) -> Fix:
-    return Fix(**{name: value for name, value in fields.items() if name != "name"})
-
-
-def _parts(fix: Fix) -> tuple[str, ...]:
-    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice, fix.does, fix.kind
 
 
 def _variants(text: str | Mapping[str, str]) -> Mapping[str, str]:

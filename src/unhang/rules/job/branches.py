@@ -158,7 +158,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
         else ()
     )
     if past:
-        likeliest, gate = gate, _the_only(past, _own_conditions(s, d, frame))
+        broken = (c for c in _own_conditions(s, d, frame) if len(past) == 1 and c.line == past[0].line)
+        likeliest, gate = gate, next(broken, None)
         say, fixes = "left out", fixes_of(frame, gate or likeliest, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
     is_open = gate is None and hidden is None
@@ -305,11 +306,6 @@ def _ways_past(s: Situation, d: Divergence, frame: Frame | None, gate: Condition
     met = next((f for f in _met(s, d) if (f.file, f.function) == (frame.file, frame.function)), None)
     others = [c for c in _own_conditions(s, d, frame) if c != gate]
     return ways_between(s.case, frame, met.line if met else 0, gate, others, d.odd, d.odd_path)
-
-
-def _the_only(ways: Sequence[WayOut], conditions: Iterable[Condition]) -> Condition | None:
-    """The condition of the line that the one way past it breaks."""
-    return next((c for c in conditions if len(ways) == 1 and c.line == ways[0].line), None)
 
 
 def _say_ways(frame: Frame | None, ways: Sequence[WayOut]) -> str:

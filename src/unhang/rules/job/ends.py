@@ -12,7 +12,7 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.open_calls import all_meet_by_files
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Fix, Frame, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
+from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
 from unhang.model.evidence import SENT_BY_ITSELF
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
@@ -308,23 +308,18 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         "awaits": activity.awaits,
     }
     lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
+    mended = end_the_thread(evidence) or (undone_item(activity.frame) if say == "alone" and activity.frame else None)
     yield Found(
         0.9,
         () if say == "all poll" else ranks,
         (*w.stack_lines(evidence), *lines),
         words,
         say=say,
-        fixes=(*_mended(evidence, activity.frame, say), *_END_FIXES.get(say, ("order", "threads"))),
+        fixes=(*((mended,) if mended else ()), *_END_FIXES.get(say, ("order", "threads"))),
         cause="rank-stuck-in-user-code" if is_polling else "",
         victims=s.others(ranks),
         location=frame,
     )
-
-
-def _mended(evidence: RankEvidence, frame: Frame | None, say: str) -> tuple[Fix, ...]:
-    """The change that lets the process end, where the source shows it."""
-    fix = end_the_thread(evidence) or (undone_item(frame) if say == "alone" and frame is not None else None)
-    return (fix,) if fix else ()
 
 
 _END_FIXES = {"alone": ("wait",), "polls": ("look once",), "all poll": ("look once",), "by files": ("one name",)}

@@ -257,7 +257,8 @@ def environment_changed(s: Situation) -> Found | None:
             )
         if not error.error.type.endswith(("ModuleNotFoundError", "ImportError")) or not gone or gone[1] not in ALWAYS:
             continue
-        told, after = _of_its_job(s, error, "environment.python"), _version_of(error)
+        told = _of_its_job(s, error, "environment.python")
+        after = next((found[1] for frame in error.frames if (found := _VERSION.search(frame.file))), "")
         others = [e for e in told if after and e["version"] != after]
         trained = _of_its_job(s, error, "pace.at", "progress.step", "progress.bar")
         if not others and not trained:
@@ -297,7 +298,3 @@ def _of_its_job(s: Situation, error: SeenError, *kinds: str) -> list[LogEvent]:
     stem = PurePath(error.source.path).stem
     is_one = len({line.source.path for line in s.case.log}) <= 2
     return [e for e in s.events.of(*kinds) if is_one or PurePath(e.source.path).stem == stem]
-
-
-def _version_of(error: SeenError) -> str:
-    return next((found[1] for frame in error.frames if (found := _VERSION.search(frame.file))), "")

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from unhang.analyze.activity import is_loader_worker
 from unhang.analyze.failures import is_timeout
-from unhang.analyze.first_errors import SeenError, errors_of
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import missing_by_lines
 from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
@@ -168,7 +168,8 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:
     """Ranks that were interrupted, or gave up, while they waited for what rank 0 does first."""
     waits = [e for e in errors_of(s) if e.error.type.endswith("KeyboardInterrupt") or is_timeout(e.error)]
-    first = [e for e in s.events.of("python.rank0_first") if any(_holds(x, e) for x in waits)]
+    of_tracebacks = [range(x.order, x.order + 4 * len(x.frames) + 3) for x in waits]  # their lines
+    first = [e for e in s.events.of("python.rank0_first") if any(e.order in lines for lines in of_tracebacks)]
     stacks = [d for d in doings_of(s) if any(RANK_ZERO_FIRST.search(f.function) for f in d.frames)]
     ranks = {*(r for d in stacks for r in d.ranks), *(e.rank for e in first if e.rank is not None)}
     if not (stacks or first) or 0 in ranks or first_exception(s) is not None:
@@ -205,11 +206,6 @@ def _came_too_late(s: Situation) -> Iterator[Found]:
         victims=late.waiting,
         **w.at_call(late.call, frame),
     )
-
-
-def _holds(error: SeenError, event: LogEvent) -> bool:
-    """Whether a line is one of a traceback's own."""
-    return error.order <= event.order <= error.order + 4 * len(error.frames) + 2
 
 
 @rule("rank-stuck-in-user-code")

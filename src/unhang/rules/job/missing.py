@@ -40,7 +40,9 @@ def never_issued(s: Situation) -> Iterator[Found]:
     explained = {r for d in s.divergences for r in d.odd}
     found = [a for a in _awaited(s) if not set(a.ranks) <= explained]
     ranks = tuple(sorted({r for a in found for r in a.ranks}))
-    if len(found) > 1 and any(_may_have_lost_a_call(s, r) for r in ranks):
+    # A call that keeps a rank may be overwritten where its buffer has wrapped, and it does not say how far it is.
+    table = s.case.calls
+    if len(found) > 1 and any(r in table.wrapped_ranks and r not in table.progress["rank"] for r in ranks):
         victims = tuple(sorted({v for a in found for v in a.victims} - set(ranks)))
         first = _never(s, found[0])
         words = {**first.words, "who": w.name_ranks(ranks), "awaited": _awaited_by(found[0].edges[0])}
@@ -129,11 +131,6 @@ def _has_hidden_transfers(s: Situation) -> bool:
         return False
     progress = (s.case.calls.progress[n].tolist() for n in ("rank", "group", "enqueued"))
     return any(enqueued > s.index.last(group).get(rank, 0) for rank, group, enqueued in zip(*progress, strict=True))
-
-
-def _may_have_lost_a_call(s: Situation, rank: int) -> bool:
-    """Whether a call that keeps the rank may be overwritten: its buffer has wrapped, and it does not say how far it is."""
-    return rank in s.case.calls.wrapped_ranks and rank not in s.case.calls.progress["rank"]
 
 
 def _awaited_by(edge: WaitEdge) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from unhang.analyze.failures import Failure, is_timeout
 from unhang.analyze.first_errors import errors_of
@@ -78,7 +78,8 @@ def memlock_limit(s: Situation) -> Found | None:
     """Failed registrations; the warning alone only where the job is in trouble with RDMA."""
     events = s.events.of(*_NOT_LOCKED, _WARNING)
     kinds = {e.kind for e in events}
-    if (kinds == {_WARNING} and not _is_in_rdma_trouble(s)) or not kinds:
+    has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
+    if not kinds or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
         return None
     if kinds == {_WARNING}:
         confidence = 0.6
@@ -88,11 +89,6 @@ def memlock_limit(s: Situation) -> Found | None:
         confidence = 0.88 if "rdma.register_no_memory" in kinds else 0.8
     limit = next((e["limit"] or f"{e['kbytes']} kB" for e in events if e["limit"] or e["kbytes"]), "")
     return found_in(s, events, confidence, words={"limit": f" ({limit})" if limit else ""})
-
-
-def _is_in_rdma_trouble(s: Situation) -> bool:
-    has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
-    return has_failed and in_trouble(s)
 
 
 def _retried(s: Situation) -> list[LogEvent]:
@@ -110,7 +106,8 @@ def ib_link(s: Situation) -> Found | None:
     if fatal:
         culprits = ranks_in(fatal) or ranks_in(down)
         return found_in(s, events, 0.96, culprits, say="fatal", words={"where": on_nodes(fatal)})
-    if down and (in_trouble(s) or not _came_back(s, down)):
+    active = s.events.of("rdma.port_active", "rdma.link_up")
+    if down and (in_trouble(s) or not (active and active[-1].order > down[-1].order)):
         words = {"where": on_nodes(down), "times": f" ({len(down)} times)" if len(down) > 1 else ""}
         confidence = 0.92 if retried else 0.85 if len(down) >= _FLAPPING else 0.76
         return found_in(s, events, confidence, ranks_in(down), say="down", words=words)
@@ -118,11 +115,6 @@ def ib_link(s: Situation) -> Found | None:
     if not retried or not is_ib or somebody_died(s, retried) or not _has_worked(s, retried[0]):
         return None
     return found_in(s, retried, 0.6, (), say="retried")
-
-
-def _came_back(s: Situation, down: Sequence[LogEvent]) -> bool:
-    active = s.events.of("rdma.port_active", "rdma.link_up")
-    return bool(active) and active[-1].order > down[-1].order
 
 
 def _has_worked(s: Situation, event: LogEvent) -> bool:
@@ -206,7 +198,9 @@ def network_interface(s: Situation) -> Found | None:
         return None
     if s.events.has("elastic.restarting") and any(_has_worked(s, e) for e in (*failed, *retries)):
         return None  # after a restart a peer that is not there is no wrong way to it
-    found = in_order(s.events.of(*_NAMED), _without_address(s), failed, retries)
+    # Where NCCL has said that it found an interface, an address that is none came of another NCCL, or of no NCCL.
+    addressless = () if s.events.has("fabric.bootstrap_using") else s.events.of("fabric.no_address")
+    found = in_order(s.events.of(*_NAMED), addressless, failed, retries)
     if any(e.kind == "gloo.connect_failed" for e in found):
         found = in_order(found, (e for e in s.events.of(_FELL_BACK) if "loopback" in e.text))
     events = found or _on_a_link_only(s)
@@ -241,11 +235,6 @@ def named_interface(s: Situation) -> tuple[LogEvent, ...]:
     ]
     missing = [e for e in s.events.of("fabric.no_interface") if "socket interface found" in e.text]
     return in_order(names[:1], missing) if names and missing and names[0].order < missing[0].order else ()
-
-
-def _without_address(s: Situation) -> Sequence[LogEvent]:
-    """Peers whose address is none, where NCCL has not said that it found an interface; else what came was not of the same NCCL, or of no NCCL."""
-    return () if s.events.has("fabric.bootstrap_using") else s.events.of("fabric.no_address")
 
 
 def _on_a_link_only(s: Situation) -> tuple[LogEvent, ...]:
@@ -303,12 +292,9 @@ def network_unstable(s: Situation) -> Found | None:
     if not broken:
         return None
     words = {"who": w.name_ranks(sorted(f.rank for f in broken))}
-    return Found(0.72, (), _exceptions(broken[:4]), words, say="everywhere")
-
-
-def _exceptions(failures: Iterable[Failure]) -> tuple[EvidenceLine, ...]:
-    errors = [(f.rank, f.error) for f in failures if f.error]
-    return tuple(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message[:200]}") for rank, e in errors)
+    errors = [(f.rank, f.error) for f in broken[:4] if f.error]
+    evidence = [EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message[:200]}") for rank, e in errors]
+    return Found(0.72, (), evidence, words, say="everywhere")
 
 
 def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:
@@ -322,16 +308,11 @@ def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:
         return ()
     first, first_end = min(f.error.time_ns for f in broken if f.error), min(ends.values())
     lost = {f.rank for f in broken}
-    is_alive = first_end > first and all(r in lost or (ends[r] > first_end and _was_ended(s, r)) for r in s.case.world)
+    ended = {r for r, e in s.case.ranks.items() if e.exit and e.exit.kind == "signal" and e.exit.code == -15}  # told to
+    is_alive = first_end > first and all(r in lost or (ends[r] > first_end and r in ended) for r in s.case.world)
     gave_up = any(is_timeout(h) for e in s.case.ranks.values() for h in e.handled)
     is_broken = all(f.error and _BROKEN.search(f.error.message) for f in broken)
     return broken if is_alive and is_broken and not gave_up else ()
-
-
-def _was_ended(s: Situation, rank: int) -> bool:
-    """Whether a signal that a launcher sends ended the rank."""
-    end = s.case.ranks[rank].exit
-    return end is not None and end.kind == "signal" and end.code == -15
 
 
 @rule("misconfigured-env")

@@ -139,10 +139,12 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p, is_mixed = all(e.kind == "p2p" for e in edges), len({e.kind for e in edges}) > 1
     left = s.departures(cycle)
-    is_pattern = _all_do_the_same(edges) and all(order.is_seen_elsewhere(s, r) for r in cycle)
+    is_one_kind = p2p and len({e.what.split(" ")[0] for e in edges}) == 1  # all receive first, or all send first
+    is_pattern = is_one_kind and all(order.is_seen_elsewhere(s, r) for r in cycle)
     is_one_line = is_pattern and len({stack_path(s.case, r) for r in cycle}) == 1  # then nobody went another way
     by_order = order.out_of_order(s, edges)
-    by_habit = () if by_order or is_one_line else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
+    unforetold = tuple(sorted(left)) if 0 < len(left) < len(cycle) else ()
+    by_habit = () if by_order or is_one_line else _with_companions(s, cycle, left, unforetold)
     by_past = () if by_order or by_habit or not p2p or is_one_line else with_new_transfer(s, cycle)
     odd = by_order or by_habit or by_past
     is_known = all(r in left or (order.is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
@@ -294,21 +296,11 @@ def _cycle_lines(s: Situation, cycle: tuple[int, ...]) -> Iterator[EvidenceLine]
         yield from w.stack_lines(s.case.ranks.get(rank), 2)
 
 
-def _all_do_the_same(edges: Sequence[WaitEdge]) -> bool:
-    """Whether all receive first, or all send first: then the pattern itself is at fault, not one of them."""
-    return all(e.kind == "p2p" for e in edges) and len({e.what.split(" ")[0] for e in edges}) == 1
-
-
 def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) -> WaitEdge | None:
     """The oldest wait of the cycle for a culprit."""
     waits = edges_on(s.waits, culprits) if len(culprits) < len(cycle) else {}
     found = [e for edges in waits.values() for e in edges if e.waiter in cycle]
     return min(found, key=lambda e: e.since_ns or 0, default=None)
-
-
-def _left_their_habit(left: Mapping[int, int], cycle: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the cycle that made a call which nothing foretold, if that tells them from the others."""
-    return tuple(sorted(left)) if 0 < len(left) < len(cycle) else ()
 
 
 def _with_companions(

@@ -11,7 +11,7 @@ from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import Case, LogEvent, RankEvidence
+from unhang.model import LogEvent, RankEvidence
 from unhang.read.logs import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
@@ -285,12 +285,8 @@ def _index_on_other_nodes(s: Situation) -> Sequence[LogEvent]:
     """Traceback lines of the index builder on ranks or nodes that are told, the first not among them, with no other error told."""
     frames = s.events.of("files.index_frame")
     others_failed = any(error.message for error in s.case.loose_errors) or any(f.error for f in s.failures)
-    return frames if frames and not others_failed and all(map(_is_later, frames)) else ()
-
-
-def _is_later(event: LogEvent) -> bool:
-    """Whether a line is of a rank or a node that is not the first one."""
-    return event.rank > 0 if event.rank is not None else _LATER_NODE.search(event.host) is not None
+    are_later = all(e.rank > 0 if e.rank is not None else _LATER_NODE.search(e.host) for e in frames)
+    return frames if frames and not others_failed and are_later else ()
 
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # each attempt gets a store of its own
@@ -330,7 +326,8 @@ def _old_addresses(s: Situation) -> Found | None:
         return None
     if any(_has_gone(e) for e in s.case.ranks.values()):
         return None
-    before = next((c for c in reversed(s.case.earlier) if _has_come(c)), None)
+    # Where a rank had come out of init_process_group, all had published their addresses.
+    before = next((c for c in reversed(s.case.earlier) if any(e.initialized for e in c.ranks.values())), None)
     if before is None or before.world != s.case.world:
         return None  # nobody had published an address, or others are asked for theirs now
     words = {"attempt": s.case.attempt, "before": before.attempt, "world": len(s.case.world)}
@@ -359,11 +356,6 @@ def _has_gone(evidence: RankEvidence) -> bool:
     if evidence.error is not None:
         return _REFUSED not in evidence.error.message and not is_communication_error(evidence.error)
     return evidence.exit is not None and evidence.exit.code not in _BY_LAUNCHER
-
-
-def _has_come(case: Case) -> bool:
-    """Whether a rank of an attempt had come out of init_process_group: then all had published their addresses."""
-    return any(e.initialized for e in case.ranks.values())
 
 
 _BATON = "torch/utils/file_baton.py"

@@ -188,7 +188,9 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     if work is not None and (_all_take_part(s, work, waits) or _goes_on_for_all(s, work)):
         return
     is_barrier = any(x.is_barrier for x in waits)
-    if work is not None and (first is not None or _outlasts_every_limit(work)):
+    elapsed_s = log_progress.elapsed_s(work) if work and work.kind == "work.preparing" and work["elapsed"] else None
+    outlasts_every_limit = (elapsed_s or 0) >= log_progress.DEFAULT_LIMIT_S
+    if work is not None and (first is not None or outlasts_every_limit):
         say = "before" if not waits else "waited" if is_barrier or work.kind != "work.saving" else "saves"
         confidence = (
             0.85 if is_barrier and work.kind in _WHAT else 0.7 if first is not None and work.kind in _WHAT else 0.6
@@ -220,11 +222,6 @@ def _goes_on_for_all(s: Situation, work: LogEvent) -> bool:
         return False
     others = (e for e in s.events.of("progress.bar") if work.host and e.host and e.host != work.host)
     return bool(_OF_TRAINING.search(work.text)) or any(e["total"] == work["total"] for e in others)
-
-
-def _outlasts_every_limit(work: LogEvent) -> bool:
-    elapsed = log_progress.elapsed_s(work) if work["elapsed"] else None
-    return work.kind == "work.preparing" and elapsed is not None and elapsed >= log_progress.DEFAULT_LIMIT_S
 
 
 def _failed_before(s: Situation) -> bool:
