@@ -27,7 +27,7 @@ _OF_POOLS = {
 }
 
 
-def _by_name(name: str, found: NamedTuple | None = None, /, **words: object) -> Fix:
+def _fix(name: str, found: NamedTuple | None = None, /, **words: object) -> Fix:
     """The card's fix of that name. Its words: what was found in the source, field by field, of frames the file and line; and `words`."""
     fields: dict[str, Any] = found._asdict() if found is not None else {}
     said = {n: w.spot(v) if isinstance(v, Frame) else v for n, v in fields.items()}
@@ -52,9 +52,9 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Fix]:
     yield from _of_tasks_and_pools(late, frame, evidence)
     yield from _of_children(s, late, frame, evidence)
     if named := polling.name_by_hash(frame):
-        yield _by_name("same name", spot=w.spot(named), look=w.spot(frame))
+        yield _fix("same name", spot=w.spot(named), look=w.spot(frame))
     if circle := host_waits.actor_circle(frame):
-        yield _by_name("second thread", circle, decorator=_with_threads(circle.decorator), class_at=w.spot(circle.at))
+        yield _fix("second thread", circle, decorator=_with_threads(circle.decorator), class_at=w.spot(circle.at))
 
 
 def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Fix]:
@@ -64,13 +64,13 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
     if awaits in _OF_A_LOCK and (twice := locks.held_twice(ways)):
         keyword, signal = "async with" if evidence.tasks else "with", evidence.in_handler
         name, inner = "take none in a handler" if signal else "take it once", twice.inner
-        yield _by_name(name, twice, taken_at=w.spot(inner), function=inner.function, keyword=keyword, signal=signal)
+        yield _fix(name, twice, taken_at=w.spot(inner), function=inner.function, keyword=keyword, signal=signal)
     if awaits in _OF_A_LOCK and (two := locks.crosswise(evidence.own_stacks)):
         yield _in_one_order(two)
     if awaits in _OF_A_LOCK and (own_place := locks.held_by_parent(evidence.tasks)):
-        yield _by_name("leave the place", own_place, taken_at=w.spot(own_place.inner))
+        yield _fix("leave the place", own_place, taken_at=w.spot(own_place.inner))
     if awaits == "an event or condition" and (told := locks.lost_notice(frame)):
-        yield _by_name("wait for what is told", told)
+        yield _fix("wait for what is told", told)
     holder = s.case.ranks.get(-1 if (rank := holder_of(s, late)) is None else rank)
     if holder is not None and holder.main_stack and (block := locks.kept_block(holder.main_stack.frames, frame)):
         yield _leave_first(block, holder.identity.rank)
@@ -80,11 +80,11 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
             yield _leave_first(block, rank)
     is_own = stack is not None and stack.kernel is not None and stack.kernel.holder == evidence.identity.pid
     if is_own and stack is not None and (own_lock := locks.locked_above(stack.frames)):
-        yield _by_name("lock the file once", outer=w.spot(own_lock[0]), since=own_lock[1])
+        yield _fix("lock the file once", outer=w.spot(own_lock[0]), since=own_lock[1])
 
 
 def _leave_first(block: tuple[Frame, int, str], holder: int | None) -> Fix:
-    return _by_name("leave the lock first", stands=w.spot(block[0]), since=block[1], what=block[2], holder=holder)
+    return _fix("leave the lock first", stands=w.spot(block[0]), since=block[1], what=block[2], holder=holder)
 
 
 def _in_one_order(two: locks.Crosswise) -> Fix:
@@ -96,7 +96,7 @@ def _in_one_order(two: locks.Crosswise) -> Fix:
     at, since = one.mine.at, one.mine.since
     words = {"stands": w.spot(at), "since": since, "taken": w.line_at(at.file, since), "function": at.function}
     words |= {"first": one.mine.text, "want": one.want, "wants": w.spot(one.wants)}
-    return _by_name(name, **words, theirs=w.spot(one.their_wants), their=one.their_want)
+    return _fix(name, **words, theirs=w.spot(one.their_wants), their=one.their_want)
 
 
 def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Fix]:
@@ -104,33 +104,33 @@ def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEviden
     awaits, children, stack = late.activity.awaits, children_of(evidence), stack_of(s, late)
     if awaits == "room in a socket" and (writes := outside_waits.writes_back(children)):
         sends = next((f for f in user_frames(evidence.main_frames) if loop_around(f.file, f.line) is not None), frame)
-        yield _by_name("read between", sends=w.spot(sends), child=w.spot(writes))
+        yield _fix("read between", sends=w.spot(sends), child=w.spot(writes))
     if awaits == DATABASE:
         yield from _of_database(s, late, frame)
     if awaits == "the other end of a FIFO" and (fifo := outside_waits.opens_fifo(frame)):
         how, block = f", {fifo.how}" if fifo.how else "", {"as": f"with {fifo.name}:" if fifo.is_block else ""}
-        yield _by_name("no wait for a reader", fifo, how=how, **block)
+        yield _fix("no wait for a reader", fifo, how=how, **block)
     if inherited := fresh_lock(own_threads.forked_place(children)):
-        yield _by_name("fresh lock", **inherited)
+        yield _fix("fresh lock", **inherited)
     if child := outside_waits.forked_torch(children):
-        yield _by_name("one thread in the child", child=w.spot(child))
+        yield _fix("one thread in the child", child=w.spot(child))
     if stack is not None and (call := outside_waits.lost_worker(stack, children)):
-        yield _by_name("a pool that notices", call=call)
+        yield _fix("a pool that notices", call=call)
     if awaits == RESULT_OF_RAY and (left := outside_waits.left_stream(frame)):
-        yield _by_name("read the stream", left, leaves=w.line_at(frame.file, left.leaves))
+        yield _fix("read the stream", left, leaves=w.line_at(frame.file, left.leaves))
     if awaits == RESULT_OF_RAY and (endless := outside_waits.tries_for_ever(frame)):
         decorator = endless.decorator.replace("max_task_retries=-1", "max_task_retries=2")
-        yield _by_name("limit the tries", endless, class_at=w.line_at(endless.path, endless.at), decorator=decorator)
+        yield _fix("limit the tries", endless, class_at=w.line_at(endless.path, endless.at), decorator=decorator)
     if late.activity.is_polled and (named := host_waits.named_actor(frame)):
-        yield _by_name("a lifetime", made=w.spot(named[0]), call=named[1])
+        yield _fix("a lifetime", made=w.spot(named[0]), call=named[1])
     if awaits == PAUSE and (policy := outside_waits.asks_for_pauses(frame.file)):
-        yield _by_name("a pause of its own", policy=w.line_at(*policy))
+        yield _fix("a pause of its own", policy=w.line_at(*policy))
     if awaits == "an event or condition" and _is_barrier(stack) and (gone := outside_waits.left_barrier(frame)):
         meetings = "; ".join(gone.meetings)
-        yield _by_name("stay at the barrier", gone, leaves=w.line_at(frame.file, gone.leaves), meetings=meetings)
+        yield _fix("stay at the barrier", gone, leaves=w.line_at(frame.file, gone.leaves), meetings=meetings)
     if late.activity.kind == "spinning" and (loop := outside_waits.unbounded(frame)):
         after = f"\n{loop.after}" if loop.after else ""
-        yield _by_name("bound the rounds", loop, loop_at=w.line_at(frame.file, loop.line), after=after)
+        yield _fix("bound the rounds", loop, loop_at=w.line_at(frame.file, loop.line), after=after)
 
 
 def _is_barrier(stack: ThreadStack | None) -> bool:
@@ -142,50 +142,50 @@ def _of_database(s: Situation, late: LateRank, frame: Frame) -> Iterator[Fix]:
     for rank in late.victims:
         evidence = s.case.ranks.get(rank)
         if evidence is not None and (held := outside_waits.open_transaction(evidence.main_frames, frame)):
-            yield _by_name("a short transaction", held, holder=rank)
+            yield _fix("a short transaction", held, holder=rank)
     if lines := outside_waits.uncommitted(frame.file):
         writes = ", ".join(w.line_at(frame.file, line) for line in lines[:3])
-        yield _by_name("commit at once", writes=writes, base=polling.asks_database(frame.file, frame.line))
+        yield _fix("commit at once", writes=writes, base=polling.asks_database(frame.file, frame.line))
 
 
 def _of_what_another_tells(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Fix]:
     """Of a wait for what another thread or task of the process does, or has."""
     threads, awaits = evidence.own_stacks, late.activity.awaits
     if body := own_threads.body_waits(threads):
-        yield _by_name("build it later", body, made=indent(body.made, "    "))
+        yield _fix("build it later", body, made=indent(body.made, "    "))
     stacks = [user_frames(frames) for frames in (*(t.frames for t in threads), *(t.frames for t in evidence.tasks))]
     elsewhere = {(f.file, f.function) for mine in stacks if mine[:1] != (frame,) for f in mine}
     if late.activity.kind == "lock":
         if kept := given_back.kept_place(frame, [f for mine in stacks for f in mine]):
             leaves = w.line_at(kept.path, kept.leaves)
-            yield _by_name("give it back", kept, leaves=leaves, what=kept.name, taken_at=kept.taken)
+            yield _fix("give it back", kept, leaves=leaves, what=kept.name, taken_at=kept.taken)
         raised = own_threads.not_told(frame, evidence.handled)
         if raised and (raised.at.file, raised.at.function) not in elsewhere:
-            yield _by_name("tell it all the same", raised, raised=w.spot(raised.at), function=raised.at.function)
+            yield _fix("tell it all the same", raised, raised=w.spot(raised.at), function=raised.at.function)
     silent = own_threads.untold(frame) if awaits == "an event or condition" else None
     if silent and (silent.path, silent.function) not in elsewhere:
-        yield _by_name("tell on every way", silent, leaves=w.line_at(silent.path, silent.leaves))
+        yield _fix("tell on every way", silent, leaves=w.line_at(silent.path, silent.leaves))
     unfed = late.doer is not None and late.doer.is_unfed
     if awaits == "a queue" and unfed and (ended := own_threads.ended_producer(frame)):
-        yield _by_name("end the queue", ended, leaves=w.line_at(ended.path, ended.leaves))
+        yield _fix("end the queue", ended, leaves=w.line_at(ended.path, ended.leaves))
     if awaits == "a queue to be emptied" and (undone := undone_item(frame)):
         yield undone
     if awaits == "an event or condition" and (few := own_threads.few_parties(frame, threads)):
-        yield _by_name("count those that come", few, made_at=w.line_at(frame.file, few.made))
+        yield _fix("count those that come", few, made_at=w.line_at(frame.file, few.made))
 
 
 def _of_tasks_and_pools(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Fix]:
     """Of a wait for a thread or for its result, where that waits for this one, or has ended."""
     awaits, others = late.activity.awaits, [t for t in evidence.own_stacks if not t.is_main]
     if awaits == "a thread that does not end" and (full := host_waits.full_queue(frame, others)):
-        yield _by_name("empty the queue", full)
+        yield _fix("empty the queue", full)
     if awaits == "the result of another thread" and (gone := host_waits.ended_task(frame, evidence.tasks)):
-        yield _by_name("ask the task", gone, made=w.line_at(gone.path, gone.made))
+        yield _fix("ask the task", gone, made=w.line_at(gone.path, gone.made))
     threads = [*others, *filter(None, [evidence.main_stack])]
     if awaits == "the result of another thread" and (own := host_waits.own_loop(threads)):
-        yield _by_name("not in its own loop", own, text=line_text(own.calls.file, own.calls.line))
+        yield _fix("not in its own loop", own, text=line_text(own.calls.file, own.calls.line))
     if nested := own_threads.own_pool([t for t in others if _waits_for_work(t)]):
-        yield _by_name("a pool of its own", nested)
+        yield _fix("a pool of its own", nested)
 
 
 def _waits_for_work(thread: ThreadStack) -> bool:
@@ -201,26 +201,26 @@ def _of_children(s: Situation, late: LateRank, frame: Frame, evidence: RankEvide
     is_of_input = state is not None and bool(state.child_asks) and not is_full
     beside = [t for r, e in s.case.ranks.items() if r != late.rank for t in children_of(e)]
     if awaits == "a child process" and is_of_input and host_waits.writes_to_child(frame.file):
-        yield _by_name("end of input")
+        yield _fix("end of input")
     if awaits == "a pipe" and (question := outside_waits.asks_at(children, beside)):
-        yield _by_name("no question", asks=w.spot(question))
+        yield _fix("no question", asks=w.spot(question))
     if awaits == "a pipe" and is_full and (line := host_waits.unread_errors(frame.file)):
-        yield _by_name("no pipe for errors", starts=w.line_at(frame.file, line))
+        yield _fix("no pipe for errors", starts=w.line_at(frame.file, line))
     is_fed = awaits == "a child process" and is_full and any(map(host_waits.feeds, evidence.stacks))
     if is_fed and (later := host_waits.read_later(frame)):
-        yield _by_name("read before", later)
+        yield _fix("read before", later)
     taker = next(filter(host_waits.puts, children), None)
     if awaits == "a full queue" and taker is not None and (name := host_waits.queue_at(frame)):
-        yield _by_name("skip a full queue", queue=name, child=w.spot(user_frames(taker.frames)[0]))
+        yield _fix("skip a full queue", queue=name, child=w.spot(user_frames(taker.frames)[0]))
     place = driver(s)
     if awaits == "a full queue" and place is not None and (later := host_waits.read_later(place)):
-        yield _by_name("read while they run" if later.spawn else "read before", later)
+        yield _fix("read while they run" if later.spawn else "read before", later)
     if awaits in _OF_A_LOCK and (kept := host_waits.not_released(frame.file, frame.line)):
         spot, work = w.line_at(kept.path, kept.released), indent(kept.work, "    ")
-        yield _by_name("release always", kept, spot=spot, work=work, since=kept.taken)
+        yield _fix("release always", kept, spot=spot, work=work, since=kept.taken)
     if awaits in OF_A_PROCESS and (silent := host_waits.unanswered([*s.case.launcher_stacks, *children])):
         spot = w.line_at(silent.head.file, silent.way.leaves_at)
-        yield _by_name("answer each", spot=spot, test=silent.way.text, answer=silent.answer)
+        yield _fix("answer each", spot=spot, test=silent.way.text, answer=silent.answer)
 
 
 def _with_threads(decorator: str) -> str:
@@ -235,7 +235,7 @@ def undone_item(frame: Frame) -> Fix | None:
         return None
     past = f", where line {kept.leaves} (`{kept.test}`) leads past line {kept.until}"
     way, taken_at = past if kept.leaves else ": it never says so", w.line_at(kept.path, kept.taken)
-    return _by_name("say it is done", spot=w.spot(frame), taken_at=taken_at, call=kept.call, done=kept.give, way=way)
+    return _fix("say it is done", spot=w.spot(frame), taken_at=taken_at, call=kept.call, done=kept.give, way=way)
 
 
 def end_the_thread(evidence: RankEvidence) -> Fix | None:

@@ -1,4 +1,4 @@
-"""Rules on the exception with which it began: memory, files, kernels of a device, or the program's own."""
+"""Rules on the exception with which it began: memory, files, parameters, or the program's own."""
 
 from __future__ import annotations
 

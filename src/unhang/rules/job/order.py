@@ -1,4 +1,4 @@
-"""Rules on calls in another order, and on sends and receives whose other side is another one or nowhere."""
+"""Rules on calls in another order: a race of threads, a circle over several groups, two calls that wait crosswise."""
 
 from __future__ import annotations
 

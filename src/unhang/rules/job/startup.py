@@ -1,4 +1,4 @@
-"""Rules on what else ends a start: a port, an address, a device, a version, a file, or what an earlier start left behind."""
+"""Rules on what else ends a start: a port, an address, a device, a file, or what an earlier start left behind."""
 
 from __future__ import annotations
 
