@@ -329,7 +329,8 @@ def test_a_sharded_module_that_runs_with_a_blank_input(library: str, text: str, 
     frame, inner = Frame(str(file), 3, "forward"), Frame(f"/env/site-packages/torch/{library}", 9, "unshard")
     first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 1", (inner, frame))
     assert (
-        first.title == "Run `self.vision` on every rank, where it has nothing with a blank input that counts zero"
+        first.title
+        == "Run `self.vision` on every rank: where a rank has nothing for it, with a blank input that counts zero"
     ) is is_told
 
 

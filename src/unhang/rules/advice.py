@@ -93,7 +93,7 @@ def _blank_input(frame: Frame, condition: Condition, made: Sequence[Frame]) -> F
     if not module:
         return None
     return edit(
-        f"Run `{module}` on every rank, where it has nothing with a blank input that counts zero",
+        f"Run `{module}` on every rank: where a rank has nothing for it, with a blank input that counts zero",
         f"# {_where(frame)}: its forward and its backward make calls with the other ranks. In place of `{module}({given})` under `{condition.text}`, always\n"
         f"has_some = {condition.text}\n"
         f"{module}({given} if has_some else blank) * float(has_some)   # blank: torch.zeros of the shape that it has elsewhere, for one item",
@@ -108,7 +108,7 @@ def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_
         edit(
             f"Find what is not the same on every rank below {_where(frame)}",
             f"{did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: a setting, a callback or a value "
-            "that the library asks for there is another one",
+            "that the library asks for there is not the same",
             kind=LOOK,
         ),
         _LONGER_TIMEOUT,
@@ -255,7 +255,7 @@ def _kept_in_graph(backward: Frame, who: str) -> Fix:
 
 def _find_out(frame: Frame | None, who: str) -> Fix:
     return edit(
-        f"Find what led {who} another way than the other ranks",
+        f"Find what led {who} a different way from the other ranks",
         f"{_where(frame)}: print there what decides, on every rank; then let all of them go the same way",
         kind=LOOK,
     )
@@ -292,7 +292,7 @@ def _no_static_graph(static: Frame, reentrant: Frame | None) -> Fix:
         else ""
     )
     return edit(
-        "Do not promise DDP the same graph in each step: it is not the same",
+        "Do not promise DDP a static graph: the graph is not the same in each step",
         f"# {w.spot(static)}: take out static_graph{more}\n# if a step leaves parameters out altogether: find_unused_parameters=True there",
         verify=CLEAN,
     )

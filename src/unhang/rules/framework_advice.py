@@ -58,7 +58,7 @@ def _even_data(gone: LeftFramework) -> Fix | None:
     if not line:
         return None
     return edit(
-        "Give the Trainer as many items on every rank",
+        "Give the Trainer the same number of items on every rank",
         f"# {w.line_at(gone.line.file, line)}: {name}=even({given}) instead, and before that\n"
         "def even(data):   # as many as the rank with the fewest has\n"
         "    sizes = [None] * torch.distributed.get_world_size()\n"

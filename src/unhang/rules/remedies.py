@@ -200,7 +200,7 @@ def _of_items(folder: str) -> Remedy:
     return Remedy(
         (
             edit(
-                "Let the Trainer not count the labels of all ranks: a batch without labels leaves that out",
+                "Keep the Trainer from counting the labels of all ranks: a batch without labels skips that count",
                 f"TrainingArguments(..., average_tokens_across_devices=False){where}   # or give each batch labels: -100 where there is none",
                 verify=_SEE,
             ),
@@ -226,7 +226,7 @@ def _same_buffers(d: Divergence) -> Remedy:
     return Remedy(
         (
             edit(
-                "Let DDP not broadcast the buffers: there is one more of them on some ranks",
+                "Keep DDP from broadcasting the buffers: some ranks have one more of them",
                 f"{first}DistributedDataParallel(..., broadcast_buffers=False){named}",
                 verify=_SEE,
             ),
@@ -268,9 +268,9 @@ def _not_in_finalizer(d: Divergence, finalizer: Frame) -> Fix:
 def fail_together(anew: BegunAnew) -> Fix:
     """For what is done once more where it failed: all ranks learn of the failure before the call in which the others would wait."""
     return edit(
-        f"Let all ranks fail together: {anew.function}() is done once more on the rank alone that failed",
+        f"Let all ranks fail together: {anew.function}() is repeated on the failed rank alone",
         _raised_on_all(anew.before, anew.text, "RuntimeError", "CUDA out of memory. On another rank")
-        + "\n# what fails in backward can not be agreed on: let no item be so large that it does",
+        + "\n# what fails in backward cannot be agreed on: keep every item small enough for it",
         verify=_SEE,
     )
 
@@ -325,7 +325,7 @@ def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
         w.spot(replace(f, line=n.lineno if (n := function_at(f.file, f.line)) else f.line)) for f in (line, below)
     )
     return edit(
-        f"Let only {below.function}() be tried once more: in {line.function}() the other ranks wait",
+        f"Retry {below.function}() alone: in {line.function}() the other ranks wait",
         f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
         f"{retries}   # over {below.function}() instead, {inner}: it makes none, so one rank can call it once more",
         verify=_SEE,

@@ -307,7 +307,7 @@ def no_dump(s: Situation) -> Found | None:
         "log": w.verb(unseen, "its log and exit code", "their logs and exit codes"),
         "node": w.verb(unseen, "its node", "their nodes"),
         "one_of": "" if is_sure else f": o{one_of}",
-        "why": _GONE if is_gone else _why(is_watched, is_alive) if is_sure else f" O{one_of}; which, is not told.",
+        "why": _GONE if is_gone else _why(is_watched, is_alive) if is_sure else f" O{one_of}; nothing tells which one.",
     }
     return Found(
         # A file may be lost too, and the call stand still for another reason: only a watcher knows that there was nobody.

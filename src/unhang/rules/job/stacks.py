@@ -224,7 +224,7 @@ def _has_passed(fork: Fork) -> bool:
     return bool(set(theirs.conditions) - set(mine.conditions)) and set(mine.conditions) <= set(theirs.conditions)
 
 
-_NOT_TOLD = "Which side is wrong is not told from outside."
+_NOT_TOLD = "Nothing that can be seen from outside tells which side is wrong."
 
 
 # Rules that accuse nobody: a part of the job is out of sight, or it was ended from outside while it ran.

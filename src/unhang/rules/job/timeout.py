@@ -325,7 +325,7 @@ def _missing(s: Situation) -> Known:
         return lagging, "had stopped before that call, as torch's own report says", lines
     by, late, _ = s.watchdogs.behind
     if by:
-        return _ranks(late), f"had issued {by} calls less", [c.event for c in late]
+        return _ranks(late), f"had issued {'one call' if by == 1 else f'{by} calls'} fewer", [c.event for c in late]
     if accused := s.events.of("frtrace.culprit"):
         return s.events.ranks("frtrace.culprit"), "differed, as torch's analyser says", accused
     if missed := _missed(s):
@@ -359,7 +359,7 @@ def _remarks(s: Situation) -> Iterator[str]:
     ahead = next((x for x in waits if x.enqueued and x.seq and x.enqueued > x.seq), None)
     if ahead is not None and ahead.enqueued and ahead.seq:
         more = ahead.enqueued - ahead.seq
-        yield f"Rank {ahead.rank} had issued {more} {'call' if more == 1 else 'calls'} behind the one that waits: its program ran on."
+        yield f"Rank {ahead.rank} had issued {more} {'call' if more == 1 else 'calls'} after the one that waits: its program ran on."
     if len({x.seq for x in waits if x.seq is not None}) > 1 and len(s.watchdogs.ranks) > 1:
         yield "The ranks wait at different positions: a root of a broadcast may go on before the others, so this alone is no fault."
     if s.events.has("ddp.inconsistent_params"):
