@@ -301,8 +301,8 @@ MAX_BAR_CHARS = 400
 _GLUED = re.compile(
     r"\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d]| )|\[[DIWEFC](?:\d{3,4} [\d:.]+)? \w+\.(?:cpp|cc|cu|h|hpp):\d+\]"
 )
-_RAN_INTO = re.compile(
-    r"(?<=[^\s(\[{<\"'=,:])(?:\[rank\d{1,7}\]: |\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d])|\[default\d{1,5}\]:)"
+_RAN_INTO = re.compile(  # behind a word, or a debugger's prompt
+    r"(?:(?<=[^\s(\[{<\"'=,:])|(?<=^\(Pdb\) )|(?<=^ipdb> ))(?:\[rank\d{1,7}\]: |\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d])|\[default\d{1,5}\]:)"
 )
 _BAR = re.compile(r"\d%\||\d(?:it|ex|examples)? ?\[\d|(?:it/s|s/it|/s)\]?$|\?\]$")
 

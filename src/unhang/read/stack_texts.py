@@ -16,6 +16,8 @@ CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+# Raised anew where it was caught, in a worker or a thread of the loader, or on a replica: what it was stands below.
+ORIGINAL, _RAISED_ANEW = "Original Traceback (most recent call last):", "Caught "
 # Of an interpreter that goes, and of a logger that could not write: nothing ends by it.
 SWALLOWED = ("Exception ignored in", "Error in atexit._run_exitfuncs:", "--- Logging error ---")
 MAX_MESSAGE_LINES = 20
@@ -68,6 +70,7 @@ class TracebackReader:
         self.found: list[Traceback] = []
         self._open: Traceback | None = None
         self._chained = False
+        self._anew: Traceback | None = None
         self._ignored = False
         self._many_lines = many_lines
 
@@ -77,6 +80,12 @@ class TracebackReader:
         in_box = _BOX_START.match(bare) is not None
         if bare == START or in_box:
             self._open = Traceback(first_line=number, owner=self.owner, is_ignored=self._ignored, in_box=in_box)
+            return True
+        if bare == ORIGINAL and self.found and self.found[-1].text.startswith(_RAISED_ANEW):
+            self._anew = outer = self.found[-1]
+            self._open = Traceback(
+                first_line=outer.first_line, owner=self.owner, frames=[*outer.frames], before=[*outer.before]
+            )
             return True
         if bare in CHAINED:
             self._open, self._chained = None, bool(self.found)
@@ -114,7 +123,9 @@ class TracebackReader:
         if self._chained:
             last = self.found.pop()
             current.before = [*last.before, last][:MAX_CHAINED]
-        self._chained = False
+        if self._anew is not None and self._anew.first_line == current.first_line:
+            self.found.remove(self._anew)
+        self._chained, self._anew = False, None
         self.found.append(current)
 
     def _message(self, line: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import errors_of, ranks_of
+from unhang.analyze.first_errors import SeenError, errors_of, ranks_of
 from unhang.analyze.log_progress import bar_name, elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
@@ -351,9 +351,16 @@ def started_bare(s: Situation) -> list[LogEvent]:
     return still_starting(s, [started[-1], by_slurm[0], members[-1]])
 
 
-def sure_beside(s: Situation, confidence: float) -> float:
-    """The confidence of a rule on the start: less where an exception of another kind may have come first."""
-    return min(confidence, BESIDE_ANOTHER_ERROR) if has_other_error(s) else confidence
+def sure_beside(s: Situation, confidence: float, events: Iterable[LogEvent] = ()) -> float:
+    """The confidence of a rule on the start: less where an exception of another kind may have come first, of whose traceback no event is a line."""
+    first = first_exception(s)
+    is_said_there = first is not None and first.seen is not None and any(is_line_of(first.seen, e) for e in events)
+    return min(confidence, BESIDE_ANOTHER_ERROR) if has_other_error(s) and not is_said_there else confidence
+
+
+def is_line_of(error: SeenError, event: LogEvent) -> bool:
+    """Whether a line is one of a traceback's own."""
+    return error.order <= event.order <= error.order + 4 * len(error.frames) + 2
 
 
 def why_never_came(s: Situation) -> str:

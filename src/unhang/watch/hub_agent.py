@@ -353,8 +353,13 @@ class HubAgent(AgentOfMany):
         self._order(verdict=joint)
         if will_end:
             self._await(lambda node: node.state.seen >= number, ACKNOWLEDGE_S)
-            self._send({"event": "condemned"})
+            if self._can_be_ended():
+                self._send({"event": "condemned", "ns": time.time_ns()})
             self._order(verdict=msgspec.structs.replace(joint, is_end=True))
+
+    def _can_be_ended(self) -> bool:
+        """Whether this node's part of the job still runs."""
+        return bool(self._here()) or not self.ranks
 
     @cached_property
     def _where_to(self) -> str:

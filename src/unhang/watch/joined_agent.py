@@ -138,8 +138,9 @@ class JoinedAgent(HubAgent):
             return
         if verdict.number > self._done.seen:
             self._done = msgspec.structs.replace(self._done, seen=verdict.number)
-            said = {name: getattr(verdict, name) for name in ("kind", "line", "report", "is_withdrawn", "will_end")}
-            self._send({"event": "joint", **said})
+            said = {name: getattr(verdict, name) for name in ("kind", "line", "report", "is_withdrawn")}
+            will_end = verdict.will_end and self._can_be_ended()
+            self._send({"event": "joint", **said, "will_end": will_end, "ns": time.time_ns()})
             for rank in self.ranks.values() if verdict.is_withdrawn else ():
                 drop_answers(rank.folder)
             if verdict.will_end:

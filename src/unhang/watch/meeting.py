@@ -123,6 +123,11 @@ class Meeting(threading.Thread):
             self._said.add(line)
             self._say_line(line)
 
+    def _say_of_hub(self, line: str) -> None:
+        """Of a hub that is gone when our ranks have ended, too, nobody needs to hear."""
+        if not self.state.ranks or any(rank.dead_s < 0 for rank in self.state.ranks):
+            self._say(line)
+
     async def _meet(self) -> None:
         try:
             if await self._bound():
@@ -315,7 +320,7 @@ class Meeting(threading.Thread):
         while time.monotonic() < until and not self._is_over and lost is not None:
             for node, host, port in (("", *lost), *self.orders.successors):
                 if node == self.node:
-                    self._say(f"the hub at {lost} is gone; this node takes over")
+                    self._say_of_hub(f"the hub at {lost} is gone; this node takes over")
                     self._become_hub()
                     return
                 with closing(self._client(Address(host, port))) as client:
@@ -325,12 +330,12 @@ class Meeting(threading.Thread):
                         continue  # it is gone, too
                 if is_hub:
                     if node:
-                        self._say(f"the hub at {lost} is gone; {client.address} has taken over")
+                        self._say_of_hub(f"the hub at {lost} is gone; {client.address} has taken over")
                     return
                 break  # it has not noticed yet
             await self._pause(FIRST_TRY_S)
         self.role = "alone"
-        self._say(f"the hub at {lost} cannot be reached any more; this node judges alone")
+        self._say_of_hub(f"the hub at {lost} cannot be reached any more; this node judges alone")
 
     # As the hub
 

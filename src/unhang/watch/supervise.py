@@ -271,15 +271,19 @@ class Supervisor:
             self.end_job()
 
     def on_joint_verdict(self, message: Mapping[str, Any]) -> None:
-        """A verdict over all nodes. Where they end their ranks for it, the end of ours may be another node's doing from now on."""
+        """A verdict over all nodes. Where they end their ranks for it, the end of ours may be another node's doing.
+
+        The watcher says so, and when, while ours live; they may be gone by the time we read it.
+        """
         line = joint_line(message) if message["event"] == "joint" else ""
         if message.get("kind") in ("crash", "left"):
             self.crash_elsewhere = line
         elif line:
             say(line)
-        if message.get("will_end", not line) and self.may_end():
+        may_end = self.options.on_hang == "abort" and not self.interrupted_by
+        if may_end and message.get("will_end", message["event"] == "condemned"):
             self.is_condemned, self.joint_line = True, line
-            self.job_file.setdefault("aborted_ns", time.time_ns())
+            self.job_file.setdefault("aborted_ns", message["ns"])
             self.write_job_file()
 
     def may_end(self) -> bool:

@@ -59,6 +59,16 @@ _ENDS = ThreadStack(
     ),
     is_main=True,
 )
+_JOINS_A_CHILD = ThreadStack(
+    "MainThread",
+    (
+        Frame("/usr/lib/python3.11/multiprocessing/popen_fork.py", 27, "poll"),
+        Frame("/usr/lib/python3.11/multiprocessing/popen_fork.py", 43, "wait"),
+        Frame("/usr/lib/python3.11/multiprocessing/process.py", 149, "join"),
+        Frame("/usr/lib/python3.11/multiprocessing/util.py", 357, "_exit_function"),
+    ),
+    is_main=True,
+)
 _FEED = Frame("/usr/lib/python3.11/multiprocessing/queues.py", 250, "_feed")
 _PUT = (Frame("train.py", 33, "run"),)
 _WRITES = ThreadStack(
@@ -99,6 +109,15 @@ CASES = {
         Fires(make_case(_DONE, hang="suspected", exits=_TWO_ENDED, more=_WRITE_IN_TURNS), (0, 2), 33),
         Fires(
             make_case(_DONE, hang="suspected", stacks={1: "~shutdown"}, exits={r: ended("exit") for r in (0, 2, 3)}),
+            (1,),
+        ),
+        Fires(
+            make_case(
+                _DONE,
+                hang="suspected",
+                exits={r: ended("exit") for r in (0, 2, 3)},
+                more={1: {"stacks": (_JOINS_A_CHILD,)}},
+            ),
             (1,),
         ),
         Fires(make_case(_DONE, hang="suspected", stacks=dict.fromkeys((0, 2), "main:22>~destroy")), (0, 2), 22),

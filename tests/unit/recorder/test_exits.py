@@ -351,3 +351,21 @@ def test_an_exception_that_waits_in_a_finally_is_told_and_not_asked(tmp_path: Pa
     assert (held["type"], held["message"]) == ("Shy", "bad sample")
     assert (held["frames"][0][1] + 2, held["handler"][2]) == (held["handler"][1], "<module>")
     assert "asked" not in ended.stdout
+
+
+HANDLER_IN_A_FORK = """
+import os, signal
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"handled"))
+pid = os.fork()
+if pid == 0:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_handler_of_the_program_is_still_there_in_a_fork(tmp_path: Path, run_dir: Path) -> None:
+    ended = python(write(tmp_path, "handler.py", HANDLER_IN_A_FORK), env=environment(run_dir))
+    assert (ended.code, ended.stdout) == (0, "handled"), ended.stderr

@@ -133,6 +133,19 @@ def test_when_the_hub_is_gone_the_next_one_takes_over(nodes: Nodes) -> None:
     until(lambda: any(line.endswith("this node takes over") for line in nodes.said))
 
 
+def test_nobody_hears_of_a_hub_that_is_gone_when_the_ranks_have_ended(nodes: Nodes) -> None:
+    hub = nodes.add()
+    until(lambda: hub.role == "hub")
+    second = nodes.add()
+    until(lambda: second.role == "member")
+    _successors(hub, second)
+    until(lambda: len(second.orders.successors) == 1)
+    second.publish(State(ranks=[RankState("r0-1", 0.5, dead_s=0.1)]), is_urgent=True)
+    hub.stop()
+    until(lambda: second.role == "hub")
+    assert not any("is gone" in line for line in nodes.said)
+
+
 def test_a_node_without_a_hub_judges_alone_and_joins_again(nodes: Nodes) -> None:
     port = nodes.join.hub.port
     hub = nodes.add()

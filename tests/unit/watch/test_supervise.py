@@ -103,6 +103,19 @@ def test_an_end_that_came_too_late_is_no_hang(jobs: Jobs) -> None:
     assert json.loads((jobs.run_dir / "verdict.json").read_text())["withdrawn"] is True
 
 
+@pytest.mark.parametrize(
+    ("will_end", "code", "expected"), [(True, 3, 124), (True, 0, 0), (False, 3, 3)], ids=["ended", "well", "by itself"]
+)
+def test_what_other_nodes_end_has_hung_though_it_failed_before_we_read_of_it(
+    jobs: Jobs, will_end: bool, code: int, expected: int
+) -> None:
+    joint = {"event": "joint", "kind": "proven", "line": "rank 0 is late", "will_end": will_end, "ns": 5}
+    done = jobs.run(python(f"import sys; sys.exit({code})"), watcher=SAYS.format(messages=[joint]))
+    assert done.returncode == expected
+    assert jobs.job_file()["ended_by_us"] is (expected == 124)
+    assert jobs.job_file().get("aborted_ns") == (5 if expected == 124 else None)
+
+
 def test_a_signal_that_the_job_took_did_not_end_it(jobs: Jobs) -> None:
     process = jobs.start(python(NOISY, jobs.file("pid")), GOES_ON)
     read_until(process, b"ready")

@@ -19,6 +19,7 @@ from .frames import user_places
 from .recording import Recording, attempt, write_json
 
 STACKS_SIGNAL_OFFSET = 5
+_UNDONE = (signal.SIG_DFL, signal.default_int_handler)
 _PR_SET_PTRACER = 0x59616D61
 _ABORTED = b"Fatal Python error: Aborted"
 # libc's sleep(SIGABRT) takes as many seconds as the signal's number.
@@ -140,8 +141,7 @@ def keep_end(recording: Recording) -> None:
 
     Only where nobody handles or ignores the signal: a handler that the program installs later takes our place.
     """
-    undone = (signal.SIG_DFL, signal.default_int_handler)
-    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) in undone]
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) in _UNDONE]
     file = open(recording.path("interrupt.txt"), "a", encoding="utf-8")  # noqa: SIM115
     for number in numbers:
         faulthandler.register(number, file=file, all_threads=True, chain=True)
@@ -183,14 +183,18 @@ def _on_abort(install: Any, handler: Any) -> None:
 
 
 class _Undo:
-    """Holds the file open for faulthandler, which keeps only its number; in a forked child both go."""
+    """Holds the file open for faulthandler, which keeps only its number; in a forked child both go.
+
+    What took our place stays: faulthandler would put back what it found before.
+    """
 
     def __init__(self, file: TextIO, numbers: Sequence[int]) -> None:
         self._file, self._numbers = file, numbers
 
     def __call__(self) -> None:
         for number in self._numbers:
-            faulthandler.unregister(number)
+            if signal.getsignal(number) in _UNDONE:
+                faulthandler.unregister(number)
         self._file.close()
 
 

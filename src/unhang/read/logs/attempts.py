@@ -158,6 +158,7 @@ _STARTED = "launchers.started"
 ANOTHER_START = "start of a launcher"
 _MARKS = ("+ ", "$ ", "# ", "> ")
 _SPEAKING = ("root", "witness")
+_OFF = lazy_pattern(r"\bNCCL_P2P_(?:DISABLE=1|LEVEL=(?:LOC|0))\b")
 _OVER = ("ending.finished", "work.ended", "ending.succeeded")
 
 
@@ -188,12 +189,11 @@ def parts_of(bodies: Sequence[str], writers: Callable[[int], Hashable]) -> list[
     starts = [i for i, body in enumerate(bodies) if _is_start(body)][:MAX_STARTS]
     if not starts:
         return [Part(0, len(bodies))]
-    known = {writers(starts[0])}
-    cuts = [starts[0]]
-    for i in starts[1:]:
-        if (writer := writers(i)) in known:
-            cuts.append(i)
-        known.add(writer)
+    known, cuts = set[Hashable](), list[int]()
+    for i in starts:
+        if not cuts or writers(i) in known:
+            cuts += [] if _is_trial(bodies[cuts[-1] if cuts else 0 : i], bodies[i]) else [i]
+        known.add(writers(i))
     borders = [0, *(i for i in cuts if i), len(bodies)]
     return [Part(first, stop, _is_launched(bodies[first])) for first, stop in itertools.pairwise(borders)]
 
@@ -203,6 +203,15 @@ def _is_start(body: str) -> bool:
     return (
         body[:120].lstrip("+").find(" ") >= 0 and any(m in body[:160] for m in _MARKS) and bool(_start().search(body))
     )
+
+
+def _is_trial(before: Sequence[str], body: str) -> bool:
+    """Whether a command is an earlier one without direct traffic between devices: what both did is judged together."""
+    if not _OFF.search(body):
+        return False
+    words = {word for word in body.split() if "=" not in word and word[0] not in "-+$#>"}
+    same = [x for x in before if x.startswith(_MARKS) and words <= set(x.split())]
+    return len(words) > 1 and bool(same) and not _OFF.search(same[-1])
 
 
 def _is_launched(body: str) -> bool:
@@ -283,6 +292,8 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     printed is believed alone, but a 0 behind a failure after which nothing moved: that may be of a pipe or a container. What is told before
     a failure, or before more training, is not the job's end: a rank may be done before others fail, and a helper before the job begins.
     """
+    if _is_of_a_trial(events):
+        return None
     last, lines = max([*troubles, *(e.order for e in events if e.says)], default=-1), len(log)
     asked = code_asked(log)
     if asked is not None and not (asked[0] == 0 and _is_a_failure_the_end(events)):
@@ -308,6 +319,13 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     if word is not None and word[0] > last and not any(order > word[0] for order in steps):
         return End(0, word[1])
     return End(0, marks[-1].text.strip()[:200]) if marks else None
+
+
+def _is_of_a_trial(events: Sequence[LogEvent]) -> bool:
+    """Whether devices that had connected directly came to no end before the same was tried without that: how the trial ended is not how the job did."""
+    off = next((e.order for e in events if e.kind == "nccl.p2p_off"), -1)
+    before = [e for e in events if e.order < off]
+    return any(e.kind == "nccl.channel_p2p" for e in before) and not any(e.kind in _OVER for e in before)
 
 
 def killed_at_work(events: Sequence[LogEvent]) -> list[LogEvent]:

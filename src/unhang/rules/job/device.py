@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of
@@ -49,6 +49,7 @@ XIDS = {
     155: (0.8, "an NVLink could not be trained"),
 }
 _OF_FIRMWARE = (119, 120)
+_ENDED = re.compile(r"\^C|\b(?:Terminated|Killed|Aborted)\b|\bhangs?\b|\bstuck\b|^\S*[$#] ")
 _RUNS = ("work.serving", "ending.succeeded")
 _ACCUSING = {
     "kernel.ecc_uncorrectable": 0.97,
@@ -209,9 +210,18 @@ def _ran_without_p2p(s: Situation) -> tuple[LogEvent, ...]:
     if off is None or not direct or any(e.kind in _RUNS or e.is_progress for e in before if e.order > direct[0].order):
         return ()
     after = [e for e in s.events if e.order > off.order]
+    if any(e.says for e in after) or any(e.says == "crash" for e in before):
+        return ()
     runs = [e for e in after if e.kind in _RUNS or e.is_progress]
-    failed = any(e.says for e in after) or any(e.says == "crash" for e in before)
-    return (direct[-1], off, runs[0]) if runs and not failed else ()
+    return (direct[-1], off, *runs[:1]) if runs or _spoke_after_nccl(s, off.order) else ()
+
+
+def _spoke_after_nccl(s: Situation, begin: int) -> bool:
+    """Whether the program printed something behind the last line of NCCL after this place, and nobody had to end it."""
+    lines = s.case.log[begin + 1 :]
+    of_nccl = [i for i, line in enumerate(lines) if " NCCL INFO " in line.text]
+    behind = [x for x in lines[of_nccl[-1] + 1 :] if x.text.strip()] if of_nccl else []
+    return bool(behind) and not any(_ENDED.search(x.text) for x in behind)
 
 
 def _first_bulk(s: Situation) -> tuple[LogEvent, ...]:
@@ -247,7 +257,8 @@ def shm_too_small(s: Situation) -> Found | None:
     cuda = [e.order for e in s.events.of("nccl.cuda_failure")]
     failed = [e for e in s.events.of(*_SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
     found = (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s))
-    if not found or ({e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s)):
+    is_of_the_program = {e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s)
+    if not found or is_of_the_program or s.events.has("shm.forbidden"):
         return None
     events = in_order(found, s.events.of("shm.default_limit"))
     kinds = {e.kind for e in events}
@@ -291,12 +302,9 @@ def device_spins(s: Situation) -> Iterator[Found]:
     if spins:
         used = {name: ", ".join(f"{v:.0f} %" for v in values[:6] if v) for name, values in spins.items()}
         lines = [EvidenceLine("NVML", f"{name}: {values}") for name, values in used.items()]
-        yield Found(0.7, (), lines[:_MOST_QUOTED_FACTS], {"devices": _joined(spins)})
-
-
-def _joined(devices: Mapping[str, object]) -> str:
-    names = list(devices)
-    return names[0] if len(names) == 1 else f"devices {', '.join(n.removeprefix('device ') for n in names[:16])}"
+        numbers = ", ".join(name.removeprefix("device ") for name in list(spins)[:16])
+        devices = f"device{'s' if len(spins) > 1 else ''} {numbers}"
+        yield Found(0.7, (), lines[:_MOST_QUOTED_FACTS], {"devices": devices})
 
 
 @rule("cuda-kernel-error")
@@ -329,6 +337,7 @@ def _watched(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
 
 _UNFIT = ("version.nccl_differs", "version.symbol_missing", "version.cuda_differs")
 _SURELY_UNFIT = (*_UNFIT, "version.no_code_for")
+_NOT_TOGETHER = "the versions of NCCL, torch or a plugin do not fit together"
 _OF_CUDA = lazy_pattern(r"unhandled cuda error|no kernel image|CUDA error|Cuda failure")
 
 
@@ -339,7 +348,9 @@ def version_mismatch(s: Situation) -> Iterator[Found]:
     if events:
         confidence = sure_beside(s, 0.96 if any(e.kind in _SURELY_UNFIT for e in events) else 0.7)
         say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
-        words = {"what": next(filter(None, map(_unfit, events)), "") or _printed(events)}
+        versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))
+        printed = f"the nodes run different versions of NCCL: {versions}" if versions else _NOT_TOGETHER
+        words = {"what": next(filter(None, map(_unfit, events)), printed)}
         yield found_in(s, events, confidence, (), words=words, say=say)
 
 
@@ -364,13 +375,6 @@ def _lacks_code(s: Situation) -> Sequence[LogEvent]:
     first = first_exception(s)
     warned = s.events.of("version.no_code_for")
     return warned if warned and first is not None and _OF_CUDA.search(first.text) else ()
-
-
-def _printed(events: Sequence[LogEvent]) -> str:
-    versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))
-    if versions:
-        return f"the nodes run different versions of NCCL: {versions}"
-    return "the versions of NCCL, torch or a plugin do not fit together"
 
 
 def _other_versions(s: Situation) -> Sequence[LogEvent]:

@@ -295,9 +295,10 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     is_of_all = is_polling and len(ranks) == len(s.case.world)
     say = "live" if activity.kind == "shutdown" else "polls" if is_polling else "alone"
     say = "by files" if is_of_all and all_meet_by_files(s) else "all poll" if is_of_all else say
+    main = {f.function for f in evidence.main_stack.frames} if evidence.main_stack else ()
+    say = "child" if say == "live" and "_exit_function" in main and "poll" in main else say
     threads = [(t, user_frames(t.frames)[0]) for t in evidence.stacks if not t.is_main and user_frames(t.frames)]
-    joins = evidence.main_stack is not None and any(f.function == "_shutdown" for f in evidence.main_stack.frames)
-    if threads and (joins or frame is None):
+    if threads and ("_shutdown" in main or frame is None):
         frame = threads[0][1]
     words = {
         "who": w.name_ranks(ranks),
@@ -322,7 +323,13 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     )
 
 
-_END_FIXES = {"alone": ("wait",), "polls": ("look once",), "all poll": ("look once",), "by files": ("one name",)}
+_END_FIXES = {
+    "alone": ("wait",),
+    "child": ("child",),
+    "polls": ("look once",),
+    "all poll": ("look once",),
+    "by files": ("one name",),
+}
 
 
 def _write_to_a_queue(s: Situation, ranks: Iterable[int]) -> dict[int, ThreadStack]:

@@ -34,7 +34,7 @@ from unhang.rules.late import (
     works_alone,
     works_first,
 )
-from unhang.rules.log_lines import only_rank, quote
+from unhang.rules.log_lines import is_line_of, only_rank, quote
 from unhang.rules.wording import both
 
 _STARTS_WORKERS = (
@@ -168,8 +168,7 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:
     """Ranks that were interrupted, or gave up, while they waited for what rank 0 does first."""
     waits = [e for e in errors_of(s) if e.error.type.endswith("KeyboardInterrupt") or is_timeout(e.error)]
-    of_tracebacks = [range(x.order, x.order + 4 * len(x.frames) + 3) for x in waits]  # their lines
-    first = [e for e in s.events.of("python.rank0_first") if any(e.order in lines for lines in of_tracebacks)]
+    first = [e for e in s.events.of("python.rank0_first") if any(is_line_of(x, e) for x in waits)]
     stacks = [d for d in doings_of(s) if any(RANK_ZERO_FIRST.search(f.function) for f in d.frames)]
     ranks = {*(r for d in stacks for r in d.ranks), *(e.rank for e in first if e.rank is not None)}
     if not (stacks or first) or 0 in ranks or first_exception(s) is not None:
