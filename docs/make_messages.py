@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from unhang.cli.main import COMMANDS, Context, cli
-from unhang.rules.error_remedies import all_rows
-from unhang.rules.known_waits import known_waits
+from unhang.rules.known_repairs import all_rows, known_waits
 from unhang.rules.registry import all_rules
 
 ROOT = Path(__file__).parents[1] / "src" / "unhang"

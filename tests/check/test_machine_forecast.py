@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unhang.analyze.situation import Situation
 from unhang.inside.guards import forecast as check
-from unhang.rules import readings
-from unhang.rules.readings import Needs, ago, needs_of, size
+from unhang.rules import machine as readings
+from unhang.rules.machine import Needs, ago, needs_of, size
 from unhang.testing import read, readings_case
 
 

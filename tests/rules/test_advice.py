@@ -28,7 +28,7 @@ def test_a_call_of_an_own_backward_is_left_out_by_who_left_the_graph() -> None:
 
 def test_a_function_that_is_only_called_backward_is_none() -> None:
     first, *_ = fixes_of(Frame("/job/train.py", 48, "main"), None, "rank 2", (_BACKWARD,))
-    assert first.title == "Find what led rank 2 another way than the other ranks"
+    assert first.title == "Find what led rank 2 a different way from the other ranks"
     assert not first.mends
 
 

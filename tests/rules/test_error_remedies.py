@@ -13,7 +13,7 @@ import pytest
 
 from unhang.diagnosis import judge_case
 from unhang.model import Frame, RaisedError, user_frames
-from unhang.rules.error_remedies import all_rows, of_error, rows_for
+from unhang.rules.known_repairs import all_rows, of_error, rows_for
 from unhang.testing import log_case, make_case
 
 _RAISED = Path(__file__).with_name("raised_errors.py")  # imported by the tests alone: it needs torch

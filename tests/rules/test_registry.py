@@ -128,5 +128,5 @@ def test_judging_a_case_reads_no_tables_of_variables() -> None:
     fresh = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60 * slowness()
     )
-    assert "unhang.rules.job.environment" in fresh.stdout.split()
+    assert "unhang.rules.job.network" in fresh.stdout.split()
     assert not {"unhang.rules.env", "unhang.read.environment"} & set(fresh.stdout.split())

@@ -232,7 +232,7 @@ def test_a_decorator_that_tries_again_goes_to_what_makes_no_calls(tmp_path: Path
         "@retries\ndef evaluate():\n    for x in xs:\n        y = score(x)\n        dist.all_gather(y)\ndef score(x):\n    return read(x)\n"
     )
     title, _ = handled(tmp_path, text, "OSError: x@main:5>evaluate:12>score:15", 6, "all_gather[8]@main:5>evaluate:13")
-    assert title == "Let only score() be tried once more: in evaluate() the other ranks wait"
+    assert title == "Retry score() alone: in evaluate() the other ranks wait"
 
 
 def test_a_pipeline_takes_batches_of_one_width(tmp_path: Path) -> None:
@@ -329,7 +329,8 @@ def test_a_sharded_module_that_runs_with_a_blank_input(library: str, text: str, 
     frame, inner = Frame(str(file), 3, "forward"), Frame(f"/env/site-packages/torch/{library}", 9, "unshard")
     first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 1", (inner, frame))
     assert (
-        first.title == "Run `self.vision` on every rank, where it has nothing with a blank input that counts zero"
+        first.title
+        == "Run `self.vision` on every rank: where a rank has nothing for it, with a blank input that counts zero"
     ) is is_told
 
 

@@ -16,11 +16,12 @@ from unhang.analyze.source import Condition, handles_signal, nodes_around
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w
+from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_monitor, read_before
 
 SEE_IT = Fix(
     "See the calls of every rank at the next stop",
-    command="unhang run -- <the same command>",
+    command=AGAIN,
     verify="the report names the rank, its line, and the call that it should have made",
     undo="nothing is changed",
     kind=LOOK,
@@ -38,37 +39,30 @@ NO_LONGER_TIMEOUT = Fix(
     verify="public jobs with this cause failed again after 1.5, 2, 5 and 12 hours",
     undo="nothing is changed",
 )
-EVERY_RANK_CALLS = Fix(
+EVERY_RANK_CALLS = edit(
     "Make the call on every rank, and only the writing on one",
-    advice="state = gather_full_state(model)      # every rank\nif rank == 0:\n    write(state)                      # one rank",
-    verify="unhang run -- <the same command>: outcome clean",
-    undo="revert the edit",
+    "state = gather_full_state(model)      # every rank\nif rank == 0:\n    write(state)                      # one rank",
+    verify=CLEAN,
     does="every rank calls",
 )
-EQUAL_BATCHES = Fix(
+EQUAL_BATCHES = edit(
     "Give every rank the same number of batches, or end together",
-    advice="DistributedSampler(..., drop_last=True); with model.join(): ...   # or decide together: all_reduce(MIN) of 'has data'",
+    "DistributedSampler(..., drop_last=True); with model.join(): ...   # or decide together: all_reduce(MIN) of 'has data'",
     verify="print the number of batches of each rank: equal",
-    undo="revert the edit",
 )
-PAD = Fix(
+OF_THE_PROGRAM, OF_THE_DATA = ((first, SEE_IT, NO_LONGER_TIMEOUT) for first in (EVERY_RANK_CALLS, EQUAL_BATCHES))
+PAD = edit(
     "Pad to the largest, or gather with sizes",
-    advice="n = torch.tensor([x.shape[0]]); dist.all_reduce(n, op=MAX); x = F.pad(x, ...)   # then cut after the gather",
-    verify="unhang run -- <the same command>: outcome clean",
-    undo="revert the edit",
+    "n = torch.tensor([x.shape[0]]); dist.all_reduce(n, op=MAX); x = F.pad(x, ...)   # then cut after the gather",
+    verify=CLEAN,
 )
 
 
 _LONGEST = 80
-_CLEAN, _UNDO = "unhang run -- <the same command>: outcome clean", "revert the edit"
 
 
 def fixes_of(
-    frame: Frame | None,
-    condition: Condition | None,
-    who: str,
-    made: Sequence[Frame] = (),
-    apart: Fix | None = None,
+    frame: Frame | None, condition: Condition | None, who: str, made: Sequence[Frame] = (), apart: Fix | None = None
 ) -> tuple[Fix, ...]:
     """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks.
 
@@ -76,12 +70,13 @@ def fixes_of(
     where no condition decides.
     """
     remedies: tuple[Fix, ...]
+    gate = gate_of(condition)
     if frame is not None and handles_signal(frame):
         remedies = (_only_a_flag(frame),)
     elif condition is None:
         own = _own_backward(made)
         remedies = (apart or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
-    elif condition.depends_on_rank and (asks_for_the_rank(_gate(condition)) or _ASKED_FOR.search(condition.text)):
+    elif gate is not None and gate.by_rank and (asks_for_the_rank(gate) or _ASKED_FOR.search(condition.text)):
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         remedies = (read,) if read else _for_every_rank(_where(frame), condition)
     else:
@@ -97,13 +92,11 @@ def _blank_input(frame: Frame, condition: Condition, made: Sequence[Frame]) -> F
     module, given = called_with(frame.file, frame.line, condition.test) if is_sharded else ("", "")
     if not module:
         return None
-    return Fix(
-        title=f"Run `{module}` on every rank, where it has nothing with a blank input that counts zero",
-        advice=f"# {_where(frame)}: its forward and its backward make calls with the other ranks. In place of `{module}({given})` under `{condition.text}`, always\n"
+    return edit(
+        f"Run `{module}` on every rank: where a rank has nothing for it, with a blank input that counts zero",
+        f"# {_where(frame)}: its forward and its backward make calls with the other ranks. In place of `{module}({given})` under `{condition.text}`, always\n"
         f"has_some = {condition.text}\n"
         f"{module}({given} if has_some else blank) * float(has_some)   # blank: torch.zeros of the shape that it has elsewhere, for one item",
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo="revert the edit",
     )
 
 
@@ -112,12 +105,10 @@ def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_
     mine, theirs = (w.place(f) for f in inside)
     did = f"the others made the call of {theirs}, {who} went on to {mine}"
     return (
-        Fix(
-            title=f"Find what is not the same on every rank below {_where(frame)}",
-            advice=f"{did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: a setting, a callback or a value "
-            "that the library asks for there is another one",
-            verify="unhang run -- <the same command>: all ranks pass this call",
-            undo="revert the edit",
+        edit(
+            f"Find what is not the same on every rank below {_where(frame)}",
+            f"{did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: a setting, a callback or a value "
+            "that the library asks for there is not the same",
             kind=LOOK,
         ),
         _LONGER_TIMEOUT,
@@ -139,11 +130,8 @@ def deciding(conditions: Iterable[Condition]) -> Condition | None:
 
 def gate_of(condition: Condition | None) -> Gate | None:
     """The condition as a finding names it."""
-    return None if condition is None else _gate(condition)
-
-
-def _gate(c: Condition) -> Gate:
-    return Gate(c.path, c.line, c.text, c.depends_on_rank, c.only_on_rank_zero)
+    c = condition
+    return None if c is None else Gate(c.path, c.line, c.text, c.depends_on_rank, c.only_on_rank_zero)
 
 
 def said_plainly(
@@ -163,12 +151,7 @@ def said_plainly(
     text = condition.text if len(condition.text) <= _LONGEST else f"{condition.text[:_LONGEST]} ..."
     when = f"on rank 0 (`if {text}`)" if condition.only_on_rank_zero and not is_skipped else f"if `{text}`"
     alone = "alone" if len(odd) == 1 else f"without {w.name_ranks(others)}"
-    words: dict[str, object] = {
-        "op": op,
-        "alone": alone,
-        "spot": f"{w.base_name(frame.file)}:{frame.line}",
-        "when": when,
-    }
+    words: dict[str, object] = {"op": op, "alone": alone, "spot": w.spot(frame), "when": when}
     return "skipped" if is_skipped else "alone", words
 
 
@@ -182,16 +165,15 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
         if has_something
         else ("MIN", "the same on every rank")
     )
-    return Fix(
-        title="Let all ranks take the decision together: the line runs on all of them "
+    return edit(
+        "Let all ranks take the decision together: the line runs on all of them "
         + ("as soon as one has something for it" if has_something else "or on none"),
-        advice=f"# {_where(frame)} runs only if this holds; agree on it over all ranks before:\n"
+        f"# {_where(frame)} runs only if this holds; agree on it over all ranks before:\n"
         + ("" if is_short else f"holds = {text}\n")
         + f"flag = torch.tensor(float(bool({text if is_short else 'holds'})))\n"
         f"dist.all_reduce(flag, op=dist.ReduceOp.{way})   # on every rank\n"
         f"if flag.item() > 0: ...   # {then}",
-        verify="unhang run -- <the same command>: all ranks pass this line",
-        undo="revert the edit",
+        verify=f"{AGAIN}: all ranks pass this line",
         does="decide together",
     )
 
@@ -209,20 +191,13 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
     asked = _ASKED_FOR.search(condition.text)
     first = f"give every rank its own {asked[1]}, which only some have now; then, at " if asked else ""
     return (
-        Fix(
-            title="Let every rank make the call",
-            advice=f"{first}{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
+        edit(
+            "Let every rank make the call",
+            f"{first}{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
             "what one rank alone does with the result (print, save) stays under the condition",
-            verify="unhang run -- <the same command>: all ranks pass this call",
-            undo="revert the edit",
             does="every rank calls",
         ),
-        Fix(
-            title="Or let no rank make it",
-            advice=f"{where}: leave the call out, if nothing needs its result",
-            verify="unhang run -- <the same command>",
-            undo="revert the edit",
-        ),
+        edit("Or let no rank make it", f"{where}: leave the call out, if nothing needs its result", verify=AGAIN),
     )
 
 
@@ -236,23 +211,19 @@ def call_first(frame: Frame | None) -> Fix | None:
     if frame is None or around is None or part is None or whole is None:
         return None
     call, line = ast.unparse(part.values[-1]), ast.unparse(around).splitlines()[0]
-    return Fix(
-        title=f"Make the call on every rank: `{call}` is left out where what stands before it decides",
-        advice=f"# {_where(frame)}, in place of `{line}`, on every rank\nasked = {call}\n{line.replace(call, 'asked', 1)}",
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo="revert the edit",
+    return edit(
+        f"Make the call on every rank: `{call}` is left out where what stands before it decides",
+        f"# {_where(frame)}, in place of `{line}`, on every rank\nasked = {call}\n{line.replace(call, 'asked', 1)}",
     )
 
 
 def _only_a_flag(frame: Frame) -> Fix:
-    return Fix(
-        title="Make no call with others in a signal handler: it runs at any line, and not on every rank",
-        advice=f"def {frame.function}(signum, frame):\n    global wanted; wanted = True   # nothing else\n"
+    return edit(
+        "Make no call with others in a signal handler: it runs at any line, and not on every rank",
+        f"def {frame.function}(signum, frame):\n    global wanted; wanted = True   # nothing else\n"
         "# at the end of each step, on every rank:\n"
         "flag = torch.tensor(float(wanted)); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\n"
         "if flag.item(): ...   # what the handler does now: on all ranks, between two steps",
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo="revert the edit",
         does="after the round",
     )
 
@@ -272,24 +243,20 @@ def _own_backward(made: Sequence[Frame]) -> Frame | None:
 def _kept_in_graph(backward: Frame, who: str) -> Fix:
     anew = made_anew(backward.file)
     why = f"{_where(backward)}: this backward runs only where its result needs a gradient"
-    return Fix(
-        title="Keep the exchange in the graph on every rank",
-        advice=f"{why}. On {who} a tensor had left the graph before (an empty batch that is made anew, detach(), no_grad()): "
+    return edit(
+        "Keep the exchange in the graph on every rank",
+        f"{why}. On {who} a tensor had left the graph before (an empty batch that is made anew, detach(), no_grad()): "
         "let it take the same way on every rank, also where it has no rows"
         if anew is None
-        else f"{w.base_name(anew.path)}:{anew.line}: take out `if {anew.test}: return {anew.made}`. The lines below it take a tensor without rows, too; "
+        else f"{w.line_at(anew.path, anew.line)}: take out `if {anew.test}: return {anew.made}`. The lines below it take a tensor without rows, too; "
         f"what they give stays in the graph, so that every rank makes the exchange in backward\n# {why}, and a tensor that is made anew needs none",
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo="revert the edit",
     )
 
 
 def _find_out(frame: Frame | None, who: str) -> Fix:
-    return Fix(
-        title=f"Find what led {who} another way than the other ranks",
-        advice=f"{_where(frame)}: print there what decides, on every rank; then let all of them go the same way",
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo="revert the edit",
+    return edit(
+        f"Find what led {who} a different way from the other ranks",
+        f"{_where(frame)}: print there what decides, on every rank; then let all of them go the same way",
         kind=LOOK,
     )
 
@@ -315,14 +282,7 @@ def of_skipped_part(frame: Frame | None, names: Sequence[str] = ()) -> tuple[Fix
         zero = f"0.0 * sum(p.sum() for m in ({layers},) for p in m.parameters())"
         where = f": {w.spot(part.at)} leaves `{part.parts[0]}` out of some steps"
         advice = f"# {w.spot(part.at)}: where `{part.test}` does not hold, they get no gradient on that rank\nif {part.test}: ...   # as before\nelse: {value} = {value} + {zero}"
-    return (
-        Fix(
-            title=f"Let every parameter take part in each step, on every rank{where}",
-            advice=advice,
-            verify=_CLEAN,
-            undo=_UNDO,
-        ),
-    )
+    return (edit(f"Let every parameter take part in each step, on every rank{where}", advice, verify=CLEAN),)
 
 
 def _no_static_graph(static: Frame, reentrant: Frame | None) -> Fix:
@@ -331,19 +291,17 @@ def _no_static_graph(static: Frame, reentrant: Frame | None) -> Fix:
         if reentrant is not None
         else ""
     )
-    return Fix(
-        title="Do not promise DDP the same graph in each step: it is not the same",
-        advice=f"# {w.spot(static)}: take out static_graph{more}\n# if a step leaves parameters out altogether: find_unused_parameters=True there",
-        verify=_CLEAN,
-        undo=_UNDO,
+    return edit(
+        "Do not promise DDP a static graph: the graph is not the same in each step",
+        f"# {w.spot(static)}: take out static_graph{more}\n# if a step leaves parameters out altogether: find_unused_parameters=True there",
+        verify=CLEAN,
     )
 
 
 def _where(frame: Frame | None) -> str:
-    return f"{w.base_name(frame.file)}:{frame.line}" if frame else "the call"
+    return w.spot(frame) if frame else "the call"
 
 
 _LONGER_TIMEOUT = Fix(
-    f"{NO_HELP}a longer timeout, or other NCCL settings",
-    verify="the ranks come to other calls there with any timeout",
+    f"{NO_HELP}a longer timeout, or other NCCL settings", verify="the ranks come to other calls there with any timeout"
 )

@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from unhang.analyze.situation import Situation
-from unhang.model import Case, EvidenceLine, Finding, Fix, Gate, Location
+from unhang.model import Case, EvidenceLine, Finding, Fix, Frame, Gate, Location
 from unhang.model.findings import limits_last
 from unhang.rules.wording import in_tense
 
@@ -24,6 +24,8 @@ HEADINGS = {
     "fix": "How to fix",
     "sources": "Sources",
 }
+AGAIN = "unhang run -- <the same command>"
+CLEAN, PASSES = f"{AGAIN}: outcome clean", f"{AGAIN}: all ranks pass this call"
 OTHERWISE = "else"  # the variant for what has no text of its own
 _SECTION = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")
@@ -63,7 +65,13 @@ def filled(text: str, words: Mapping[str, object]) -> str:
 
 def with_words(fix: Fix, words: Mapping[str, object]) -> Fix:
     """The fix with the words put in."""
-    return Fix(*(filled(part, words) for part in _parts(fix)))
+    parts = fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice, fix.does, fix.kind
+    return Fix(*(filled(part, words) for part in parts))
+
+
+def edit(title: str, advice: str, verify: str = PASSES, does: str = "", kind: str = "") -> Fix:
+    """A change of the program, which is undone by taking it back. `verify`: how to see that it helps; `does`, `kind`: as of a `Fix`."""
+    return Fix(title, verify, undo="revert the edit", advice=advice, does=does, kind=kind)
 
 
 def sections_in(folder: Traversable) -> Iterator[tuple[str, str]]:
@@ -94,7 +102,8 @@ def _card(rule: str, fields: Mapping[str, Any]) -> Card:
     unknown = [*(fields.keys() - _OF_A_CARD), *(n for fix in fields.get("fixes", ()) for n in fix.keys() - _OF_A_FIX)]
     if unknown:
         raise ValueError(f"the card {rule!r} has no field {unknown[0]!r}")
-    fixes = {fix.get("name", str(i)): _fix(fix) for i, fix in enumerate(fields.get("fixes", ()))}
+    named = {fix.get("name", str(i)): fix for i, fix in enumerate(fields.get("fixes", ()))}
+    fixes = {name: Fix(**{n: v for n, v in fix.items() if n != "name"}) for name, fix in named.items()}
     return Card(
         rule,
         fields["cause"],
@@ -107,14 +116,6 @@ def _card(rule: str, fields: Mapping[str, Any]) -> Card:
         _variants(fields.get("because", "")),
         fixes,
     )
-
-
-def _fix(fields: Mapping[str, str]) -> Fix:
-    return Fix(**{name: value for name, value in fields.items() if name != "name"})
-
-
-def _parts(fix: Fix) -> tuple[str, ...]:
-    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice, fix.does, fix.kind
 
 
 def _variants(text: str | Mapping[str, str]) -> Mapping[str, str]:
@@ -136,7 +137,8 @@ class Found:
 
     `confidence`: 0..1. `say`: the variant of the card's title and reason, or `title/reason` where they differ; `words`: what is
     put in for {words}. `fixes`: the names of the card's fixes, in the order in which they are given, or whole fixes; None for all
-    of the card. `cause`: where it is another one than the card's. The other fields are those of `Finding`.
+    of the card. `victims`: None for all others, where somebody is accused. `cause`: where it is another one than the card's. The other
+    fields are those of `Finding`.
     """
 
     confidence: float
@@ -145,8 +147,8 @@ class Found:
     words: Mapping[str, object] = field(default_factory=dict)
     say: str = ""
     fixes: Iterable[str | Fix] | None = None
-    victims: tuple[int, ...] = ()
-    location: Location | None = None
+    victims: tuple[int, ...] | None = None
+    location: Frame | Location | None = None
     group: Mapping[str, str] | None = None
     collective: Mapping[str, Any] | None = None
     cause: str = ""
@@ -154,10 +156,11 @@ class Found:
     consequence_of: str | None = None
     condition: Gate | None = None
 
-    def in_words_of(self, card: Card) -> Finding:
+    def in_words_of(self, card: Card, s: Situation) -> Finding:
         """The finding in the words of a card."""
         given, (title, reason) = self.words, (self.say.partition("/")[0], self.say.rpartition("/")[2])
         fixes = card.fixes_for(None, given) if self.fixes is None else tuple(self._fixes(card))
+        victims = (s.others(self.culprits) if self.culprits else ()) if self.victims is None else self.victims
         return Finding(
             rule=card.id,
             cause=self.cause or card.cause,
@@ -165,10 +168,10 @@ class Found:
             confidence=self.confidence,
             culprit_ranks=self.culprits,
             because=filled(card.because.get(reason, card.because.get(OTHERWISE, "")), given),
-            victim_ranks=self.victims,
+            victim_ranks=victims,
             process_group=self.group,
             collective=self.collective,
-            location=self.location,
+            location=Location.of(self.location) if isinstance(self.location, Frame) else self.location,
             evidence=tuple(self.evidence),
             fixes=limits_last(fixes),
             is_root=self.is_root,
@@ -235,7 +238,7 @@ class Rule:
         """What the function finds, in the words of the card."""
         found = self.find(s)
         for one in (found,) if isinstance(found, Found) else found or ():
-            yield in_tense(one.in_words_of(self.card), s.is_over)
+            yield in_tense(one.in_words_of(self.card, s), s.is_over)
 
 
 RULES: dict[str, Rule] = {}

@@ -277,10 +277,7 @@ _QUESTIONS = (
         _is("'Too many open files'.", "fd-exhaustion"),
         _is("'Bus error', 'No space left on device', /dev/shm.", "shm-too-small"),
         _is("A file or folder is missing, or exists already.", "filesystem-race"),
-        _is(
-            "NET/IB, ibv_, RoCE, memory registration.",
-            *("ib-roce-config", "ib-link", "memlock-limit"),
-        ),
+        _is("NET/IB, ibv_, RoCE, memory registration.", *("ib-roce-config", "ib-link", "memlock-limit")),
         _is("NET/Socket, connection reset, no route to host.", "network-interface", "network-unstable"),
         _is("Xid, ECC, fallen off the bus, fabric.", "gpu-hardware", "driver-bug", "fabric-manager"),
         _is(
@@ -292,9 +289,7 @@ _QUESTIONS = (
         hint="'unhang explain FILE' names every line of a log that it knows; 'unhang diagnose FILE' weighs them.",
     ),
     _question(
-        "all",
-        "What kind of failure is it?",
-        *(_is(f"{section.title}.", *section.causes) for section in SECTIONS),
+        "all", "What kind of failure is it?", *(_is(f"{section.title}.", *section.causes) for section in SECTIONS)
     ),
 )
 QUESTIONS: Mapping[str, Question] = {question.id: question for question in _QUESTIONS}

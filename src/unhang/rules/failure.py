@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from unhang.analyze.failures import Failure, early_leavers, is_communication_error
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks_of
@@ -19,45 +19,17 @@ from unhang.read.logs import kinds_in
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 
-
-class Named(NamedTuple):
-    """A cause that an exception names, by the kind of what it says (the table `exceptions/causes`)."""
-
-    kind: str
-
-    def search(self, text: str) -> bool:
-        """Whether an exception, given as `Type: message`, names it."""
-        return self.kind in kinds_in(text)
-
-
-GPU_OOM = Named("cause.device_memory")
-KERNEL_ERROR = Named("cause.kernel")
-HOST_OOM = Named("cause.host_memory")
-WORKER_DIED = Named("cause.loader_worker")
-FD_EXHAUSTED = Named("cause.descriptors")
 _FRESH_NS = 120_000_000_000
-FILE_RACE = Named("cause.file_race")
-MISSING_FILE = Named("cause.file_missing")
-SURE_RACE = Named("cause.file_of_others")
-PORT_TAKEN = Named("cause.port_taken")
-LOADER_TIMED_OUT = Named("cause.loader_timed_out")
-UNUSED_PARAMETERS = Named("cause.unused_parameters")
 # Functions that build, download, rotate or remove files of which one rank's work is another's failure.
 MADE_BY_ONE = lazy_pattern(
     r"build|download|cache|rotate|_rotate_checkpoints|makedirs|index|prepare|rmtree|\brmdir$|\bunlink$|\brm$|\b_?(?:remove|delete)_",
     re.IGNORECASE,
 )
+# Causes that an exception names, by the kind of what it says (the table `exceptions/causes`), and that have a rule of their own.
 SPECIAL = (
-    LOADER_TIMED_OUT,
-    GPU_OOM,
-    KERNEL_ERROR,
-    HOST_OOM,
-    Named("cause.loader_killed"),
-    FD_EXHAUSTED,
-    PORT_TAKEN,
-    UNUSED_PARAMETERS,
-    Named("cause.no_parameters"),
-)
+    "cause.loader_timed_out", "cause.device_memory", "cause.kernel", "cause.host_memory", "cause.loader_killed", "cause.descriptors",
+    "cause.port_taken", "cause.unused_parameters", "cause.no_parameters",
+)  # fmt: skip
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
 _NO_PICKLE = re.compile(
     r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated"
@@ -86,6 +58,10 @@ class FirstException:
         """Type and message."""
         return self.error.text
 
+    def names(self, *kinds: str) -> bool:
+        """Whether it names one of these causes."""
+        return names_cause(self.text, *kinds)
+
     @property
     def head(self) -> str:
         """The first line of the message, short."""
@@ -94,7 +70,12 @@ class FirstException:
     @property
     def frame(self) -> Frame | None:
         """The innermost frame of the user's code."""
-        return next(iter(user_frames(self.error.frames)), None)
+        return w.own_line(self.error.frames)
+
+
+def names_cause(text: str, *kinds: str) -> bool:
+    """Whether an exception, given as `Type: message`, names one of these causes."""
+    return not kinds_in(text).isdisjoint(kinds)
 
 
 def first_exception(s: Situation) -> FirstException | None:
@@ -112,6 +93,11 @@ def first_exception(s: Situation) -> FirstException | None:
 def comes_late(s: Situation, first: FirstException) -> bool:
     """Whether somebody's wait had run out before the exception, so that it may be what became of the wait."""
     return first.seen is not None and any(e.says == "hang" and e.order < first.seen.order for e in s.events)
+
+
+def is_before(event: LogEvent, first: FirstException | None, by: int = 0) -> bool:
+    """Whether a line stands before the first exception, or at most so many lines behind it; true where there is none."""
+    return first is None or (first.seen is not None and event.order <= first.seen.order + by)
 
 
 def is_read_from_log(failure: Failure) -> bool:
@@ -139,8 +125,7 @@ def found_at_first(
         ranks,
         (*_seen_lines(first), *(_seen_line(e.rank, e.error, ", a consequence") for e in later[:4])),
         {**_words(ranks, frame, "It is the first failure that the log shows.", after), **words},
-        victims=s.others(ranks) if ranks else (),
-        location=w.location_of(frame),
+        location=frame,
         **more,
     )
 
@@ -158,8 +143,7 @@ def found_at_failures(
         ranks,
         (*_failure_lines(first), *_echo_lines(echo)),
         {**_words(ranks, frame, f"It is the first failure of the job{_after(s, first)}.", after), **words},
-        victims=s.others(ranks),
-        location=w.location_of(frame),
+        location=frame,
         **more,
     )
 
@@ -232,8 +216,7 @@ def _seen_line(rank: int | None, error: RaisedError, what: str = "") -> Evidence
 def _seen_lines(first: FirstException) -> Iterable[EvidenceLine]:
     rank = first.seen.rank if first.seen is not None else None
     yield _seen_line(rank, first.error)
-    for frame in user_frames(first.error.frames)[:6]:
-        yield EvidenceLine("traceback" if rank is None else f"rank {rank} traceback", str(frame), frame.line)
+    yield from w.frame_lines("traceback" if rank is None else f"rank {rank} traceback", first.error.frames)
 
 
 def text_of(failure: Failure) -> str:
@@ -244,7 +227,7 @@ def text_of(failure: Failure) -> str:
 def frame_of(failure: Failure) -> Frame | None:
     """The innermost frame of the user's code where it failed."""
     frames = failure.error.frames if failure.error else failure.exit.frames if failure.exit else ()
-    return next(iter(user_frames(frames)), None)
+    return w.own_line(frames)
 
 
 def same_failures(s: Situation, first: Failure) -> tuple[Failure, ...]:
@@ -269,23 +252,19 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
     if is_half_written(s, first):
         return True
-    if not FILE_RACE.search(first.text) or _is_of_the_program(first.error) or _is_no_path(first.error):
+    error = first.error
+    # The program found a path that it does not want, and said so in its own words: the system's have a number.
+    is_of_the_program = error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
+    # What is not there, or is there already, is a socket of another process, or a name in shared memory.
+    is_no_path = any(f.file.endswith(_OF_PROCESSES) for f in error.frames)
+    if not first.names("cause.file_race") or is_of_the_program or is_no_path:
         return False
     if first.failures:
         return 0 < len(first.ranks) < len(s.case.world)
-    return bool(SURE_RACE.search(first.text)) or (
-        is_missing_file(first) and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+    return first.names("cause.file_of_others") or (
+        first.names("cause.file_missing")
+        and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
     )
-
-
-def _is_of_the_program(error: RaisedError) -> bool:
-    """Whether the program found a path that it does not want, and said so in its own words: the system's have a number."""
-    return error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
-
-
-def _is_no_path(error: RaisedError) -> bool:
-    """Whether what is not there, or is there already, is a socket of another process, or a name in shared memory."""
-    return any(f.file.endswith(_OF_PROCESSES) for f in error.frames)
 
 
 def is_of_objects(first: FirstException) -> bool:
@@ -301,11 +280,6 @@ def is_half_written(s: Situation, first: FirstException) -> bool:
     return is_of_this_run and is_fresh and bool(first.failures) and 0 < len(first.ranks) < len(s.case.world)
 
 
-def is_missing_file(first: FirstException) -> bool:
-    """Whether a path was not there, which alone says nothing of other ranks."""
-    return bool(MISSING_FILE.search(first.text))
-
-
 def _after(s: Situation, failure: Failure) -> str:
     started = s.case.job.started_ns
     return (
@@ -318,13 +292,10 @@ def _failure_lines(failure: Failure) -> Iterable[EvidenceLine]:
         line = failure.error.source.line if is_read_from_log(failure) else None
         text = f"{failure.error.type}: {failure.error.message[:400]}"
         yield EvidenceLine(f"rank {failure.rank} exception", text, line)
-        for frame in user_frames(failure.error.frames)[:6]:
-            yield EvidenceLine(f"rank {failure.rank} traceback", str(frame), frame.line)
-        return
-    if failure.exit is not None:
+        yield from w.frame_lines(f"rank {failure.rank} traceback", failure.error.frames)
+    elif failure.exit is not None:
         yield EvidenceLine(f"rank {failure.rank} exit", _exit_text(failure))
-        for frame in user_frames(failure.exit.frames)[:6]:
-            yield EvidenceLine(f"rank {failure.rank} stack at exit", str(frame), frame.line)
+        yield from w.frame_lines(f"rank {failure.rank} stack at exit", failure.exit.frames)
 
 
 def _exit_text(failure: Failure) -> str:

@@ -5,20 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from unhang.analyze import framework_settings
 from unhang.analyze.decisions import unsynced_monitor
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
-from unhang.analyze.framework_settings import (
-    LIGHTNING,
-    computed_metrics,
-    given_data,
-    is_metric,
-    left_out_update,
-    limit_of,
-    own_metrics,
-    property_read,
-    trains_below,
-)
 from unhang.analyze.locks import blocks_at, held_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.situation import Situation
@@ -26,9 +16,9 @@ from unhang.analyze.source import Condition, function_at, nodes_around, surround
 from unhang.analyze.trees import covers, line_text, tree_of
 from unhang.model import Fix, Frame, user_frames
 from unhang.rules import wording as w
+from unhang.rules.base import AGAIN, edit
 
 _OPTIMIZERS = "/torch/optim/"
-_SEE, _UNDO = "unhang run -- <the same command>: all ranks pass this call", "revert the edit"
 
 
 def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, ...]) -> tuple[str | Fix, ...]:
@@ -42,25 +32,21 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
 def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None:
     """For ranks that left a loop of a framework, where the program shows why it is not as long on all of them."""
     stayed = d.reference_call if gone.leavers == d.odd else d.odd_call
-    if is_metric(stayed) and (left_out := left_out_update(gone.line)) is not None:
+    if framework_settings.is_metric(stayed) and (left_out := framework_settings.left_out_update(gone.line)) is not None:
         name, way = w.base_name(left_out.update.file), left_out.way
         does = "goes on without" if way.goes_on else "decides over"
-        return Fix(
-            title="Update the metric in every round, on every rank",
-            advice=f"{name}:{left_out.update.line}: move {left_out.metric}.update(...) in front of line {way.line}: `{way.text}` {does} it, and "
+        return edit(
+            "Update the metric in every round, on every rank",
+            f"{name}:{left_out.update.line}: move {left_out.metric}.update(...) in front of line {way.line}: `{way.text}` {does} it, and "
             f"what the metric keeps in lists is gathered item by item, so that all ranks need as many. A tensor without rows is an item, too",
-            verify=_SEE,
-            undo=_UNDO,
         )
     if "/transformers/" in gone.loop.file:
         return _even_data(gone)
-    if (limit := limit_of(s, d, gone)) is not None:
-        return Fix(
-            title="Let all ranks make as many batches as those with the fewest",
-            advice=f"{w.spot(limit.at)}: Trainer(..., {limit.name}={limit.batches})   # {w.name_ranks(gone.leavers)} "
+    if (limit := framework_settings.limit_of(s, d, gone)) is not None:
+        return edit(
+            "Let all ranks make as many batches as those with the fewest",
+            f"{w.spot(limit.at)}: Trainer(..., {limit.name}={limit.batches})   # {w.name_ranks(gone.leavers)} "
             f"had {limit.batches}; or shards of one size for every rank",
-            verify=_SEE,
-            undo=_UNDO,
         )
     return None
 
@@ -68,39 +54,35 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
 def _even_data(gone: LeftFramework) -> Fix | None:
     """For a Trainer whose ranks have data sets of their own: as many items on each."""
     name = "eval_dataset" if gone.loop.function in ("evaluation_loop", "prediction_loop") else "train_dataset"
-    line, given = given_data(gone.line.file, name)
+    line, given = framework_settings.given_data(gone.line.file, name)
     if not line:
         return None
-    return Fix(
-        title="Give the Trainer as many items on every rank",
-        advice=f"# {w.base_name(gone.line.file)}:{line}: {name}=even({given}) instead, and before that\n"
+    return edit(
+        "Give the Trainer the same number of items on every rank",
+        f"# {w.line_at(gone.line.file, line)}: {name}=even({given}) instead, and before that\n"
         "def even(data):   # as many as the rank with the fewest has\n"
         "    sizes = [None] * torch.distributed.get_world_size()\n"
         "    torch.distributed.all_gather_object(sizes, len(data))\n"
         "    return torch.utils.data.Subset(data, range(min(sizes)))",
-        verify=_SEE,
-        undo=_UNDO,
         does="end together",
     )
 
 
 def of_same_stop(gone: LeftFramework) -> Fix | None:
     """For ranks that a framework stopped by its own decision: the metrics that the program computes for it on each rank."""
-    if any(part in gone.loop.file for part in LIGHTNING):
+    if any(part in gone.loop.file for part in framework_settings.LIGHTNING):
         return of_monitor(unsynced_monitor(str(Path(gone.line.file).parent)))
-    line, given = computed_metrics(gone.line.file)
+    line, given = framework_settings.computed_metrics(gone.line.file)
     if not line:
         return None
-    return Fix(
-        title="Give the framework metrics that are the same on every rank: it stops by them",
-        advice=f"# {w.base_name(gone.line.file)}:{line}: compute_metrics=same_metrics instead, and before that\n"
+    return edit(
+        "Give the framework metrics that are the same on every rank: it stops by them",
+        f"# {w.line_at(gone.line.file, line)}: compute_metrics=same_metrics instead, and before that\n"
         f"own_metrics = {given}\n"
         "def same_metrics(prediction):   # those of rank 0, on every rank\n"
         "    box = [own_metrics(prediction)]\n"
         "    torch.distributed.broadcast_object_list(box, src=0)\n"
         "    return box[0]",
-        verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -109,11 +91,9 @@ def of_monitor(monitor: tuple[Frame, str] | None) -> Fix | None:
     if monitor is None:
         return None
     at, name = monitor
-    return Fix(
-        title=f"Give `{name}` the same value on every rank: a callback decides by it",
-        advice=f"# {w.spot(at)}: add sync_dist=True to `{line_text(at.file, at.line)}`\nself.log({name!r}, ..., sync_dist=True)",
-        verify=_SEE,
-        undo=_UNDO,
+    return edit(
+        f"Give `{name}` the same value on every rank: a callback decides by it",
+        f"# {w.spot(at)}: add sync_dist=True to `{line_text(at.file, at.line)}`\nself.log({name!r}, ..., sync_dist=True)",
     )
 
 
@@ -137,11 +117,10 @@ def of_stop(stop: Frame) -> Fix | None:
         advice = f"# {name}:{test.line}, instead of `if {test.text}:`, where every rank comes\nstop = {test.text}\n{together}\nif stop:"
     if not advice:
         return None
-    return Fix(
-        title="Let all ranks decide on the stop together",
-        advice=advice,
-        verify="unhang run -- <the same command>: all ranks stop at the same step",
-        undo=_UNDO,
+    return edit(
+        "Let all ranks decide on the stop together",
+        advice,
+        verify=f"{AGAIN}: all ranks stop at the same step",
         does="decide together",
     )
 
@@ -171,7 +150,7 @@ def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
         ]
     )
     return (
-        f"# {w.base_name(stop.file)}:{hook.lineno}: rename {hook.name} to {hook.name}_here, and beside it, for every rank\n"
+        f"# {w.line_at(stop.file, hook.lineno)}: rename {hook.name} to {hook.name}_here, and beside it, for every rank\n"
         f"def {hook.name}(self, {given}):\n"
         f"    self.{hook.name}_here({given})\n"
         f"    {together}"
@@ -180,19 +159,17 @@ def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
 
 def of_stop_apart(d: Divergence) -> Fix | None:
     """For ranks that are through with the training of a framework while others train, by metrics that each computed for itself."""
-    line = trains_below(d)
-    own = own_metrics(str(Path(line.file).parent)) if line is not None else None
+    line = framework_settings.trains_below(d)
+    own = framework_settings.own_metrics(str(Path(line.file).parent)) if line is not None else None
     if line is None or own is None:
         return None
-    return Fix(
-        title="Give the framework metrics that are the same on every rank: it stops by them",
-        advice=f"# {w.spot(own.at)}, before this line: `{own.name}` holds what this rank alone has computed, and early stopping decides by it\n"
+    return edit(
+        "Give the framework metrics that are the same on every rank: it stops by them",
+        f"# {w.spot(own.at)}, before this line: `{own.name}` holds what this rank alone has computed, and early stopping decides by it\n"
         f"for name, value in {own.name}.items():\n"
         f"    total = torch.tensor(float(value), device=self.args.device)\n"
         f"    torch.distributed.all_reduce(total)\n"
         f"    {own.name}[name] = total.item() / self.args.world_size",
-        verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -203,13 +180,11 @@ def of_apart(d: Divergence) -> Fix | None:
 
 def of_kept_result(line: Frame) -> Fix:
     """For a metric of torchmetrics whose result some ranks did not gather. `line`: where the others compute it."""
-    return Fix(
-        title="Update the metric on every rank before it is computed: without an update it returns the result that it keeps, and gathers nothing",
-        advice=f"# {w.spot(line)}: `{line_text(line.file, line.line)}`\n"
+    return edit(
+        "Update the metric on every rank before it is computed: without an update it returns the result that it keeps, and gathers nothing",
+        f"# {w.spot(line)}: `{line_text(line.file, line.line)}`\n"
         "metric.update(...)   # in every round, on every rank, also with an empty selection\n"
         "# or make the metric with compute_with_cache=False, so that it gathers whenever it is computed",
-        verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -223,13 +198,11 @@ def of_closure(d: Divergence) -> Fix | None:
         if closure is None or not returns or "reduce" in ast.unparse(closure):
             continue
         last, value = returns[-1], ast.unparse(returns[-1].value or returns[-1])
-        return Fix(
-            title=f"Return the same loss from {closure.name}() on every rank: the optimizer asks it as often as its value demands",
-            advice=f"# {w.base_name(asked[0].file)}:{last.lineno}, in place of `return {value}`\n"
+        return edit(
+            f"Return the same loss from {closure.name}() on every rank: the optimizer asks it as often as its value demands",
+            f"# {w.line_at(asked[0].file, last.lineno)}, in place of `return {value}`\n"
             f"mean = {value}.detach().clone(); dist.all_reduce(mean)\n"
             "return mean / dist.get_world_size()   # the gradients are averaged by DDP, the loss is not",
-            verify=_SEE,
-            undo=_UNDO,
         )
     return None
 
@@ -242,12 +215,10 @@ def out_of_first(d: Divergence) -> Fix | None:
     for block in blocks_at(fork.left):
         text = ", ".join(sorted(held_by(block)))
         if RANK_ZERO_FIRST.search(text) and any(covers(statement, fork.right.line) for statement in block.body):
-            return Fix(
-                title="Move the call out of the block: in it the first rank is alone until it has left it",
-                advice=f"{w.spot(fork.right)}: put it behind the block of line {block.lineno} (`with {text}:`), one level further left, "
+            return edit(
+                "Move the call out of the block: in it the first rank is alone until it has left it",
+                f"{w.spot(fork.right)}: put it behind the block of line {block.lineno} (`with {text}:`), one level further left, "
                 "where all ranks come together; what the first rank prepares for the others stays in the block",
-                verify=_SEE,
-                undo=_UNDO,
                 does="every rank calls",
             )
     return None
@@ -255,20 +226,18 @@ def out_of_first(d: Divergence) -> Fix | None:
 
 def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix | None:
     """For a line under a condition on the rank that reads a property of a library's object, which makes the call. `above`: the library's frame."""
-    text = property_read(frame.file, frame.line, above.function) if above is not None else ""
+    text = framework_settings.property_read(frame.file, frame.line, above.function) if above is not None else ""
     if not text or above is None:
         return None
-    place, name = f"{w.base_name(condition.path)}:{condition.line}", above.function
+    place, name = w.line_at(condition.path, condition.line), above.function
     function = function_at(frame.file, frame.line)
     if function is not None and condition.line < function.lineno:  # a decorator
         first = f"# {place}: take @{condition.text} off; first in {function.name}(), on every rank\n{name} = {text}\n"
         first += "if dist.get_rank() != 0: return"
     else:
         first = f"# {place}, before `{condition.text}`, on every rank\n{name} = {text}"
-    return Fix(
-        title=f"Read `{text}` on every rank: it waits for all of them",
-        advice=f"{first}\n# line {frame.line}: {name} instead of {text}",
-        verify=_SEE,
-        undo=_UNDO,
+    return edit(
+        f"Read `{text}` on every rank: it waits for all of them",
+        f"{first}\n# line {frame.line}: {name} instead of {text}",
         does="every rank calls",
     )

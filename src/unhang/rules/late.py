@@ -43,7 +43,7 @@ def found_late(
         victims=late.victims,
         group=w.group_of(group) if group else None,
         collective=w.collective_of(call, call.seq) if call else None,
-        location=w.location_of(frame),
+        location=frame,
         **more,
     )
 
@@ -51,7 +51,7 @@ def found_late(
 def driver(s: Situation) -> Frame | None:
     """The line at which the program stands that started the ranks and gives them their work."""
     main = next((t for t in s.case.launcher_stacks if t.is_main), None)
-    return next(iter(user_frames(main.frames)), None) if main else None
+    return w.own_line(main.frames) if main else None
 
 
 def _place(s: Situation, late: LateRank, call: CollectiveCall | None) -> Frame | None:
@@ -59,7 +59,7 @@ def _place(s: Situation, late: LateRank, call: CollectiveCall | None) -> Frame |
     if late.activity.frame is not None:
         return late.activity.frame
     waits_for_work = driver(s) if late.activity.awaits == TASK_OF_RAY else None
-    return waits_for_work or next(iter(user_frames(call.frames or ())), None) if call else waits_for_work
+    return waits_for_work or w.own_line(call.frames or ()) if call else waits_for_work
 
 
 def stack_of(s: Situation, late: LateRank) -> ThreadStack | None:
@@ -273,7 +273,7 @@ def _doing(s: Situation, late: LateRank) -> str:
 
 
 def _thread(stack: ThreadStack) -> str:
-    frame = next(iter(user_frames(stack.frames)), None)
+    frame = w.own_line(stack.frames)
     return f"{'the main thread' if stack.is_main else f'the thread {stack.name}'}{w.at(frame)}"
 
 

@@ -79,8 +79,7 @@ def found_in(
     `more`: other fields of `Found`.
     """
     ranks = (ranks_in(events) or _raised_by(s, events)) if culprits is None else culprits
-    victims = s.others(ranks) if ranks else ()
-    return Found(confidence, ranks, quote(events), victims=victims, **more)
+    return Found(confidence, ranks, quote(events), **more)
 
 
 def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:

@@ -8,21 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.decisions import (
-    Decision,
-    PartialLog,
-    class_at,
-    goes_over,
-    lagging_count,
-    late_buffer,
-    logged_by_some,
-    made_with,
-    optional_output,
-    partial_log,
-    received_of_anybody,
-    switched_mode,
-    unsynced_monitor,
-)
+from unhang.analyze import decisions
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
 from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
@@ -31,13 +17,14 @@ from unhang.analyze.may_differ import OPEN
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, function_at, nodes_around, surroundings
 from unhang.analyze.trees import line_text
-from unhang.model import Case, Fix, Frame, Location, RaisedError
+from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
+from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_monitor
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
-_SEE, _UNDO = "unhang run -- <the same command>: all ranks make the same calls", "revert the edit"
+_SEE = f"{AGAIN}: all ranks make the same calls"
 
 
 class Remedy(NamedTuple):
@@ -96,11 +83,10 @@ def _of_logging(at: Frame) -> Remedy:
     if call is not None:
         said, *values = map(ast.unparse, call.args)
         shown = f"text = {said} % ({', '.join(values)},)\n{ast.unparse(call.func)}(text)   # in place of the line"
-    fix = Fix(
-        title="Make the text on every rank, before it is logged: the level of the logger is each rank's own",
-        advice=f"# {w.spot(at)}, on every rank; logging makes the text only where the level lets the line through\n{shown}",
+    fix = edit(
+        "Make the text on every rank, before it is logged: the level of the logger is each rank's own",
+        f"# {w.spot(at)}, on every rank; logging makes the text only where the level lets the line through\n{shown}",
         verify=_SEE,
-        undo=_UNDO,
     )
     asks = ": the text is only made where the level of the rank's logger lets the line through"
     return Remedy((fix,), at=at, asks=asks, why=" What is logged there makes its own text with the other ranks.")
@@ -111,16 +97,15 @@ def _of_one_method(d: Divergence) -> Remedy | None:
     if len(d.odd_path) < 2 or len(d.reference_path) < 2 or d.odd_path[:-1] != d.reference_path[:-1]:
         return None
     mine, theirs, above = d.odd_path[-1], d.reference_path[-1], d.odd_path[-2]
-    classes = [class_at(f) for f in (mine, theirs)]
-    given = goes_over(above)
+    classes = [decisions.class_at(f) for f in (mine, theirs)]
+    given = decisions.goes_over(above)
     if mine.function != theirs.function or None in classes or classes[0] == classes[1] or not given:
         return None
-    fix = Fix(
-        title=f"Go over the objects in one order on every rank: the ranks are in {mine.function}() of different ones",
-        advice=f"# {w.spot(above)}, in front of this line, on every rank; a dict keeps the order in which its keys came\n"
+    fix = edit(
+        f"Go over the objects in one order on every rank: the ranks are in {mine.function}() of different ones",
+        f"# {w.spot(above)}, in front of this line, on every rank; a dict keeps the order in which its keys came\n"
         f"{given} = dict(sorted({given}.items()))   # and every rank has all of them",
         verify=_SEE,
-        undo=_UNDO,
     )
     why = f" {w.spot(above)} calls {mine.function}() of several objects: {w.name_ranks(d.odd)} came to that of {classes[0]}, the others to that of {classes[1]}."
     return Remedy((fix,), why=why)
@@ -130,16 +115,15 @@ def _of_outputs(d: Divergence, folder: str) -> Remedy | None:
     """For the Trainer's gathers in an evaluation, one for each output of the model: it gives other ones for some batches."""
     calls = [(f.file, f.function) for call in (d.odd_call, d.reference_call) for f in call.frames or ()]
     loops = [file for file, function in calls if function == "evaluation_loop" and "/transformers/" in file]
-    found = optional_output(folder) if len(loops) == 2 else None
+    found = decisions.optional_output(folder) if len(loops) == 2 else None
     if found is None:
         return None
-    fix = Fix(
-        title="Let the model give the same outputs for every batch: the Trainer gathers each of them from all ranks",
-        advice=f"# {w.spot(found.at)}: `{found.name}` is given only if `{found.test}`\n"
+    fix = edit(
+        "Let the model give the same outputs for every batch: the Trainer gathers each of them from all ranks",
+        f"# {w.spot(found.at)}: `{found.name}` is given only if `{found.test}`\n"
         f"# set `{found.name}` in every case, in front of that test; what it adds to the loss stays under it. Or leave it out of the gathers:\n"
         f'trainer.train(ignore_keys_for_eval=["{found.name}"])   # or trainer.evaluate(ignore_keys=["{found.name}"])',
         verify=_SEE,
-        undo=_UNDO,
     )
     return Remedy(
         (fix,), at=found.at, asks=f": the model gives `{found.name}` only if `{found.test}` ({w.spot(found.at)})"
@@ -154,13 +138,13 @@ def _of_asked(asked: Frame) -> Remedy:
     asks = f": `{text}` ({w.place(asked)}) {does}"
     if condition is None or not condition.suspicion:
         return Remedy((), None, asked, asks)
-    return Remedy((_decided_there(Decision(asked, condition, asked, "")),), condition, asked, asks)
+    return Remedy((_decided_there(decisions.Decision(asked, condition, asked, "")),), condition, asked, asks)
 
 
 def _of_count(d: Divergence, frame: Frame, own: Sequence[Condition]) -> Remedy:
     """For a line that runs by a count, which may lag on a rank."""
     way = d.reference_path if frame in d.reference_path else d.odd_path
-    count = lagging_count(way, frame, own)
+    count = decisions.lagging_count(way, frame, own)
     if count is None:
         return NO_REMEDY
     c = count.condition
@@ -181,44 +165,44 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     if any(f.function == "_get_num_items_in_batch" for f in frames):
         return _of_items(folder)
     is_of_log = any(part in f.file and "/logger_connector/" in f.file for f in frames for part in LIGHTNING)
-    if is_of_log and (partial := partial_log(folder)) is not None:
+    if is_of_log and (partial := decisions.partial_log(folder)) is not None:
         return _of_partial_log(partial)
     is_of_callback = any(part in f.file and "/callbacks/" in f.file for f in frames for part in LIGHTNING)
-    monitor = unsynced_monitor(folder) if is_of_callback else None
-    if monitor is not None and (by_some := logged_by_some(monitor[0])) is not None:
+    monitor = decisions.unsynced_monitor(folder) if is_of_callback else None
+    if monitor is not None and (by_some := decisions.logged_by_some(monitor[0])) is not None:
         return _of_partial_log(by_some)
     if monitor is not None and (fix := of_monitor(monitor)) is not None:
         at, name = monitor
         return Remedy((fix,), at=at, asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(at)})")
-    switch = switched_mode(folder)
+    switch = decisions.switched_mode(folder)
     if switch is None:
         return NO_REMEDY
     asks = f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) may come out differently on each rank"
     return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
 
 
-def _of_partial_log(partial: PartialLog) -> Remedy:
+def _of_partial_log(partial: decisions.PartialLog) -> Remedy:
     """For what Lightning reduces over all ranks key by key, and some ranks do not log."""
-    fix = Fix(
-        title="Log the same keys on every rank, and with sync_dist: the framework goes by them",
-        advice=f"# {w.spot(partial.at)}, on every rank, also where `{partial.test}` does not hold\n{partial.whole}",
+    fix = edit(
+        "Log the same keys on every rank, and with sync_dist: the framework goes by them",
+        f"# {w.spot(partial.at)}, on every rank, also where `{partial.test}` does not hold\n{partial.whole}",
         verify=_SEE,
-        undo=_UNDO,
     )
     return Remedy((fix,), at=partial.at, asks=f": what is logged at {w.spot(partial.at)} hangs on `{partial.test}`")
 
 
 def _of_items(folder: str) -> Remedy:
     """For the Trainer's gather of the number of items: it leaves it out where a batch has no labels."""
-    made = made_with(folder, ("TrainingArguments", "Seq2SeqTrainingArguments"), "average_tokens_across_devices")
+    made = decisions.made_with(
+        folder, ("TrainingArguments", "Seq2SeqTrainingArguments"), "average_tokens_across_devices"
+    )
     where = f" ({w.spot(made)})" if made is not None else ""
     return Remedy(
         (
-            Fix(
-                title="Let the Trainer not count the labels of all ranks: a batch without labels leaves that out",
-                advice=f"TrainingArguments(..., average_tokens_across_devices=False){where}   # or give each batch labels: -100 where there is none",
+            edit(
+                "Keep the Trainer from counting the labels of all ranks: a batch without labels skips that count",
+                f"TrainingArguments(..., average_tokens_across_devices=False){where}   # or give each batch labels: -100 where there is none",
                 verify=_SEE,
-                undo=_UNDO,
             ),
         ),
         why=" The Trainer gathers the number of labels of each step from all ranks, but only where the batch has labels.",
@@ -228,7 +212,10 @@ def _of_items(folder: str) -> Remedy:
 def _same_buffers(d: Divergence) -> Remedy:
     """For a DDP forward that has one more buffer to broadcast on some ranks."""
     folder = str(Path(d.odd_path[-1].file).parent) if d.odd_path else ""
-    made, late = made_with(folder, ("DistributedDataParallel", "DDP"), "broadcast_buffers"), late_buffer(folder)
+    made, late = (
+        decisions.made_with(folder, ("DistributedDataParallel", "DDP"), "broadcast_buffers"),
+        decisions.late_buffer(folder),
+    )
     first = f"# {w.spot(made)}, on every rank:\n" if made is not None else ""
     named = (
         f"\n# or fill the buffer `{late[1]}` ({w.spot(late[0])}) when the module is made, on every rank, not at the first batch that needs it"
@@ -238,29 +225,27 @@ def _same_buffers(d: Divergence) -> Remedy:
     what = f": `{late[1]}`, which {w.spot(late[0])} fills at the first batch that needs it" if late else ""
     return Remedy(
         (
-            Fix(
-                title="Let DDP not broadcast the buffers: there is one more of them on some ranks",
-                advice=f"{first}DistributedDataParallel(..., broadcast_buffers=False){named}",
+            edit(
+                "Keep DDP from broadcasting the buffers: some ranks have one more of them",
+                f"{first}DistributedDataParallel(..., broadcast_buffers=False){named}",
                 verify=_SEE,
-                undo=_UNDO,
             ),
         ),
         why=f" In one forward {w.name_ranks(d.odd)} broadcast more buffers than the others have{what}.",
     )
 
 
-def _decided_there(decision: Decision) -> Fix:
+def _decided_there(decision: decisions.Decision) -> Fix:
     """What all ranks decide together at a line that leads to another one."""
     c, is_asked = decision.condition, decision.at == decision.leads
     leads = "" if is_asked else f" ({w.spot(decision.leads)}: {decision.how})"
-    return Fix(
-        title="Let all ranks take this decision together",
-        advice=f"# {w.base_name(c.path)}:{c.line}, on every rank{leads}\n"
+    return edit(
+        "Let all ranks take this decision together",
+        f"# {w.line_at(c.path, c.line)}, on every rank{leads}\n"
         f"flag = torch.tensor(float(bool({c.text})))\n"
         f"dist.all_reduce(flag, op=dist.ReduceOp.{'MAX' if is_asked else 'MIN'})\n"
         f"# and in place of `{c.text}` there: flag.item() > 0",
         verify=_SEE,
-        undo=_UNDO,
         does="decide together",
     )
 
@@ -271,28 +256,22 @@ def _not_in_finalizer(d: Divergence, finalizer: Frame) -> Fix:
     above = path[path.index(finalizer) - 1]
     text = line_text(above.file, above.line)
     name = text.removeprefix("del ").strip() if text.startswith("del ") else ""
-    place = f"{w.base_name(finalizer.file)}:{finalizer.line}"
+    place = w.spot(finalizer)
     advice = f"# {place}: rename `__del__` to `close`\n" + (
         f"{name}.close()   # {w.spot(above)}: on every rank, in place of `{text}`"
         if name.isidentifier()
         else "x.close()   # on every rank, at the same place of the program, where it is no longer needed"
     )
-    return Fix(
-        title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
-        advice=advice,
-        verify="unhang run -- <the same command>: all ranks pass this call",
-        undo=_UNDO,
-    )
+    return edit("Make no call with others in `__del__`: each rank gives its objects up when it likes", advice)
 
 
 def fail_together(anew: BegunAnew) -> Fix:
     """For what is done once more where it failed: all ranks learn of the failure before the call in which the others would wait."""
-    return Fix(
-        title=f"Let all ranks fail together: {anew.function}() is done once more on the rank alone that failed",
-        advice=_raised_on_all(anew.before, anew.text, "RuntimeError", "CUDA out of memory. On another rank")
-        + "\n# what fails in backward can not be agreed on: let no item be so large that it does",
+    return edit(
+        f"Let all ranks fail together: {anew.function}() is repeated on the failed rank alone",
+        _raised_on_all(anew.before, anew.text, "RuntimeError", "CUDA out of memory. On another rank")
+        + "\n# what fails in backward cannot be agreed on: keep every item small enough for it",
         verify=_SEE,
-        undo=_UNDO,
     )
 
 
@@ -323,13 +302,13 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
     if is_open or not (test or _is_whole(text)):
         return ("re-raise",), None
     advice = (
-        f"# {w.base_name(line.file)}:{test.line}, in place of `if {test.text}:`, on every rank\n"
+        f"# {w.line_at(line.file, test.line)}, in place of `if {test.text}:`, on every rank\n"
         f"flag = torch.tensor(float(bool({test.text}))); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\nif flag.item():"
         if test is not None
         else _raised_on_all(line, text, kind, "on another rank")
     )
     title = "Let all ranks raise it together: then all of them go to the handler"
-    return (Fix(title, advice=advice, verify=_SEE, undo=_UNDO, does="decide together"), "re-raise"), test
+    return (edit(title, advice, verify=_SEE, does="decide together"), "re-raise"), test
 
 
 def _is_whole(text: str) -> bool:
@@ -345,39 +324,36 @@ def _try_less(line: Frame, below: Frame, retries: str) -> Fix:
     outer, inner = (
         w.spot(replace(f, line=n.lineno if (n := function_at(f.file, f.line)) else f.line)) for f in (line, below)
     )
-    return Fix(
-        title=f"Let only {below.function}() be tried once more: in {line.function}() the other ranks wait",
-        advice=f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
+    return edit(
+        f"Retry {below.function}() alone: in {line.function}() the other ranks wait",
+        f"# {outer}: take `{retries}` off {line.function}(), which makes calls with the other ranks\n"
         f"{retries}   # over {below.function}() instead, {inner}: it makes none, so one rank can call it once more",
         verify=_SEE,
-        undo=_UNDO,
     )
 
 
-def of_any_sender(at: Location) -> Fix | None:
+def of_any_sender(at: Frame) -> Fix | None:
     """For messages of several parts that are taken from whoever sends first: the parts of two senders may be mixed."""
-    found = received_of_anybody(at.file, at.line)
+    found = decisions.received_of_anybody(at.file, at.line)
     if found is None:
         return None
     first, text, last = found
-    return Fix(
-        title="Receive all parts of a message from one sender: two may be on their way, and any of them may come first",
-        advice=f"# {w.base_name(at.file)}:{first}\nsender = {text}\n# and line {last}, with what it receives now\ndist.recv(..., src=sender)",
-        verify="unhang run -- <the same command>: outcome clean",
-        undo=_UNDO,
+    return edit(
+        "Receive all parts of a message from one sender: two may be on their way, and any of them may come first",
+        f"# {w.line_at(at.file, first)}\nsender = {text}\n# and line {last}, with what it receives now\ndist.recv(..., src=sender)",
+        verify=CLEAN,
     )
 
 
 def one_width(folder: str) -> Fix | None:
     """For a pipeline whose stages take the shapes of their buffers from the first batch."""
-    stage = made_with(folder, ("PipelineStage",), "input_args")
+    stage = decisions.made_with(folder, ("PipelineStage",), "input_args")
     if stage is None:
         return None
-    return Fix(
-        title="Give the pipeline batches of one width: its stages keep the shapes of the first one",
-        advice=f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
+    return edit(
+        "Give the pipeline batches of one width: its stages keep the shapes of the first one",
+        f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
         "batch = F.pad(batch, (0, widest - batch.shape[1]))   # every batch, on every rank; widest: of all batches, the same in each step\n"
         "# or make the stage and its schedule anew wherever the width changes",
-        verify="unhang run -- <the same command>: outcome clean",
-        undo=_UNDO,
+        verify=CLEAN,
     )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unhang.analyze.callpath import Path, show
+from unhang.analyze.callpath import Path, innermost, show
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.pasted import Doing
 from unhang.analyze.positions import bare_op
@@ -19,7 +19,8 @@ from unhang.model import (
     Finding,
     Fix,
     Frame,
-    Location,
+    LogLine,
+    PendingCall,
     ProcessGroup,
     RankEvidence,
     WaitEdge,
@@ -120,14 +121,24 @@ def lines_of(frames: Sequence[Frame]) -> str:
     return f"line{'s' if len(frames) > 1 else ''} {listed([str(f.line) for f in frames])}"
 
 
+def own_line(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost line of the user's code in a stack."""
+    return next(iter(user_frames(frames)), None)
+
+
 def spot(frame: Frame) -> str:
     """`train.py:41`."""
-    return f"{base_name(frame.file)}:{frame.line}"
+    return line_at(frame.file, frame.line)
+
+
+def line_at(path: str, line: int) -> str:
+    """The same of a line of which the function is not known."""
+    return f"{base_name(path)}:{line}"
 
 
 def place(frame: Frame | None) -> str:
     """`evaluate (train.py:41)`."""
-    return f"{frame.function} ({base_name(frame.file)}:{frame.line})" if frame else "an unknown line"
+    return f"{frame.function} ({spot(frame)})" if frame else "an unknown line"
 
 
 def at(frame: Frame | None) -> str:
@@ -137,7 +148,7 @@ def at(frame: Frame | None) -> str:
 
 def at_end_of(path: Path) -> str:
     """The same of the innermost line of a path."""
-    return at(path[-1] if path else None)
+    return at(innermost(path))
 
 
 def stack_of(doing: Doing) -> EvidenceLine:
@@ -173,6 +184,16 @@ def stack_lines(evidence: RankEvidence | None, most: int = 6) -> list[EvidenceLi
     return lines
 
 
+def log_line(source: str, line: LogLine) -> EvidenceLine:
+    """A line of a log."""
+    return EvidenceLine(source, line.text.strip()[:200], line.source.line)
+
+
+def frame_lines(source: str, frames: Iterable[Frame], most: int = 6) -> list[EvidenceLine]:
+    """The user's frames of a stack or a traceback, innermost first."""
+    return [EvidenceLine(source, str(f), f.line) for f in user_frames(frames)[:most]]
+
+
 def path_line(rank: int, what: str, path: Path) -> EvidenceLine:
     """A call and the way to it."""
     return EvidenceLine(
@@ -186,20 +207,26 @@ def both_sides(d: Divergence) -> Iterable[EvidenceLine]:
     yield path_line(d.reference[0], f"#{d.seq} {name_call(d.reference_call)}", d.reference_path)
 
 
-def location_of(frame: Frame | None) -> Location | None:
-    """The location of a frame."""
-    return Location.of(frame)
-
-
 def at_call(call: CollectiveCall, frame: Frame | None) -> dict[str, Any]:
     """The fields of a finding on this call, at this line."""
-    return {"location": location_of(frame), "group": group_of(call.group), "collective": collective_of(call, call.seq)}
+    return {"location": frame, "group": group_of(call.group), "collective": collective_of(call, call.seq)}
+
+
+def at_pending(call: PendingCall, frame: Frame | None) -> dict[str, Any]:
+    """The same of a call of which only the recorder's note is known."""
+    return {"location": frame, "group": group_named(call.group), "collective": {"op": call.kind, "seq": call.index}}
+
+
+def at_wait(edge: WaitEdge, frame: Frame | None) -> dict[str, Any]:
+    """The same of a call in which a rank waits."""
+    call = {"op": edge.what.split(" ")[0], "seq": edge.seq}
+    return {"location": frame, "group": group_named(edge.group), "collective": call}
 
 
 def at_fork(d: Divergence | None, frame: Frame | None) -> dict[str, Any]:
     """The same of the call at which programs part; the line alone where none do."""
     if d is None:
-        return {"location": location_of(frame)}
+        return {"location": frame}
     return {
         **at_call(d.reference_call, frame),
         "group": group_of(d.group),

@@ -23,7 +23,7 @@ from unhang.read.logs.catalogue import best_cause, emitter_of, whole
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id
-from unhang.rules.error_remedies import of_error
+from unhang.rules.known_repairs import of_error
 from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
 from unhang.show.explain_text import KnownAdvice, KnownLine, KnownVariable, Lines, Message

@@ -5,28 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from unhang.analyze import leaving, order
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.framework_settings import hidden_forward
-from unhang.analyze.leaving import (
-    EndedBefore,
-    ended_before,
-    exhausted_by,
-    made_other_rounds,
-    parted_with_exception,
-    swallowed_by,
-)
-from unhang.analyze.order import (
-    functions_called,
-    is_dispatch_race,
-    is_of_size_alone,
-    is_thread_race,
-    left_out_of_round,
-    most_suspicion,
-    shift_at,
-)
 from unhang.analyze.overtaking import line_passed
 from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import differing, is_split_by, started_ns
@@ -55,10 +39,15 @@ def rank_dependent_collective(s: Situation) -> Found | None:
     """The first divergence that no more specific rule explains; without one, a call that only the waiting ranks made."""
     d = s.divergence
     if d is None:
-        return None if made_other_rounds(s) else _call_of_some(s)
-    if d.left_loop or is_of_size_alone(s, d) or is_dispatch_race(d) or is_thread_race(s, d):
+        return None if leaving.made_other_rounds(s) else _call_of_some(s)
+    if d.left_loop or order.is_of_size_alone(s, d) or order.is_dispatch_race(d) or order.is_thread_race(s, d):
         return None
-    if swallowed_by(s, d.odd) or exhausted_by(s, d) or left_framework(s) or parted_with_exception(s):
+    if (
+        leaving.swallowed_by(s, d.odd)
+        or leaving.exhausted_by(s, d)
+        or left_framework(s)
+        or leaving.parted_with_exception(s)
+    ):
         return None
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
@@ -70,11 +59,11 @@ def _call_of_some(s: Situation) -> Found | None:
 
     Where as many wait as have ended, and no condition on the rank tells who is odd, either may be wrong.
     """
-    found = ended_before(s) if s.primary_failure is None else None
+    found = leaving.ended_before(s) if s.primary_failure is None else None
     return _made_by_some(s, found, found.path) if found and found.path and found.shows_a_call else None
 
 
-def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
+def _made_by_some(s: Situation, e: leaving.EndedBefore, path: Path) -> Found:
     odd, frame = e.odd, e.by_condition.frame if e.by_condition else path[-1]
     call, others = w.name_call(e.call), e.waiting if e.odd == e.ended else e.ended
     gate = e.by_condition.condition if odd and e.by_condition else None
@@ -120,7 +109,7 @@ def _as_skip(s: Situation, d: Divergence) -> Divergence:
         return d
     if not line_text(d.fork.left.file, d.fork.left.line):
         return d
-    theirs, mine = (most_suspicion(p[d.fork.depth :]) for p in (d.reference_path, d.odd_path))
+    theirs, mine = (order.most_suspicion(p[d.fork.depth :]) for p in (d.reference_path, d.odd_path))
     if theirs < mine and d.fork.right.line < d.fork.left.line:
         return d  # in another round: what a rank makes by its own data is more likely one more than what all make is left out
     return replace(d, skipped=line_passed(d.reference_path, d.odd_path, _met(s, d)) is not None)
@@ -154,7 +143,7 @@ def _below(s: Situation, d: Divergence) -> Frame | None:
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = hidden_forward(d) if d.is_decided else None
     frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
-    own = _own_conditions(s, d, frame) or left_out_of_round(s, d, frame)
+    own = _own_conditions(s, d, frame) or order.left_out_of_round(s, d, frame)
     by_python = led_by_python(d)
     decisive = None if by_python else d.by_condition.condition if d.by_condition else deciding(own)
     inside = d.in_library if d.is_decided and not hidden else None
@@ -169,7 +158,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
         else ()
     )
     if past:
-        likeliest, gate = gate, _the_only(past, _own_conditions(s, d, frame))
+        broken = (c for c in _own_conditions(s, d, frame) if len(past) == 1 and c.line == past[0].line)
+        likeliest, gate = gate, next(broken, None)
         say, fixes = "left out", fixes_of(frame, gate or likeliest, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
     is_open = gate is None and hidden is None
@@ -204,7 +194,6 @@ def _parted(s: Situation, d: Divergence) -> Found:
         words,
         say,
         fixes,
-        s.others(odd if d.is_decided else d.culprits),
         **w.at_fork(d, told),
         condition=gate_of(gate),
     )
@@ -303,10 +292,10 @@ def _did(s: Situation, d: Divergence, hidden: Frame | None) -> tuple[str, dict[s
     if hidden is not None:
         return "hidden forward", {"runs": w.verb(d.odd, "runs", "run")}
     if d.differs == "size" and d.fork is None:
-        functions = functions_called(s, d)
+        functions = order.functions_called(s, d)
         if functions:
             return "another function", {"called": functions[0], "their_function": functions[1]}
-        return "shifted", {"shift": shift_at(s.case, d).value}
+        return "shifted", {"shift": order.shift_at(s.case, d).value}
     return "once more" if d.added else "left out" if d.skipped else "another way", {}
 
 
@@ -317,11 +306,6 @@ def _ways_past(s: Situation, d: Divergence, frame: Frame | None, gate: Condition
     met = next((f for f in _met(s, d) if (f.file, f.function) == (frame.file, frame.function)), None)
     others = [c for c in _own_conditions(s, d, frame) if c != gate]
     return ways_between(s.case, frame, met.line if met else 0, gate, others, d.odd, d.odd_path)
-
-
-def _the_only(ways: Sequence[WayOut], conditions: Iterable[Condition]) -> Condition | None:
-    """The condition of the line that the one way past it breaks."""
-    return next((c for c in conditions if len(ways) == 1 and c.line == ways[0].line), None)
 
 
 def _say_ways(frame: Frame | None, ways: Sequence[WayOut]) -> str:

@@ -1,17 +1,30 @@
-"""Rules on devices and the node they sit in, from what a job and the kernel printed."""
+"""Rules on devices, the node they sit in, and the libraries that drive them, from what a job and the kernel printed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from unhang.analyze.failures import is_timeout
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import silent_ranks
 from unhang.analyze.pasted import lost_copies
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
+from unhang.model.lazy_pattern import lazy_pattern
+from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.failure import died_of_own_memory, in_trouble, somebody_died
-from unhang.rules.log_lines import failed_alone, found_in, in_order, on_nodes, ranks_in
+from unhang.rules.failure import (
+    FirstException,
+    died_of_own_memory,
+    first_exception,
+    found_at_first,
+    in_trouble,
+    is_before,
+    name_or,
+    somebody_died,
+)
+from unhang.rules.log_lines import failed_alone, found_in, in_order, on_nodes, ranks_in, sure_beside
 
 _SPINS, _MOVED_S = 95.0, 1.0
 _MOST_QUOTED_FACTS = 4
@@ -177,7 +190,7 @@ def p2p_acs_iommu(s: Situation) -> Found | None:
         confidence = 0.9 if "kernel.p2p_wrong_data" in kinds else 0.84
         return found_in(s, in_order(bus, settings), confidence, (), say=say)
     if slow := lost_copies(s):
-        lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in slow]
+        lines = [w.log_line("log", x) for x in slow]
         return Found(0.9, (), lines, {}, "slow")
     if tried := _ran_without_p2p(s):
         return found_in(s, in_order(s.events.of(*_SETTINGS), tried), 0.85, (), say="tried")
@@ -227,10 +240,8 @@ def _first_bulk(s: Situation) -> tuple[LogEvent, ...]:
 
 def _spans_nodes(s: Situation) -> bool:
     """Whether ranks print from several nodes, by what stands before their lines: between nodes nothing goes over PCIe alone."""
-    return (
-        len({e.host for e in s.events.of("gloo.connected", "launchers.", "work.", "progress.") if e.rank is not None})
-        > 1
-    )
+    lines = s.events.of("gloo.connected", "launchers.", "work.", "progress.")
+    return len({e.host for e in lines if e.rank is not None}) > 1
 
 
 def _is_everyone(s: Situation, timeouts: Sequence[LogEvent]) -> bool:
@@ -246,11 +257,8 @@ def shm_too_small(s: Situation) -> Found | None:
     cuda = [e.order for e in s.events.of("nccl.cuda_failure")]
     failed = [e for e in s.events.of(*_SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
     found = (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s))
-    if (
-        not found
-        or s.events.has("shm.forbidden")
-        or ({e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s))
-    ):
+    is_of_the_program = {e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s)
+    if not found or is_of_the_program or s.events.has("shm.forbidden"):
         return None
     events = in_order(found, s.events.of("shm.default_limit"))
     kinds = {e.kind for e in events}
@@ -292,12 +300,98 @@ def device_spins(s: Situation) -> Iterator[Found]:
             if len(since) > 1 and all(v is not None and v >= _SPINS for v in since):
                 spins[name.removesuffix(" use")] = since
     if spins:
-        lines = [
-            EvidenceLine("NVML", f"{name}: {', '.join(f'{v:.0f} %' for v in u[:6] if v)}") for name, u in spins.items()
-        ]
-        yield Found(0.7, (), lines[:_MOST_QUOTED_FACTS], {"devices": _joined(spins)})
+        used = {name: ", ".join(f"{v:.0f} %" for v in values[:6] if v) for name, values in spins.items()}
+        lines = [EvidenceLine("NVML", f"{name}: {values}") for name, values in used.items()]
+        numbers = ", ".join(name.removeprefix("device ") for name in list(spins)[:16])
+        devices = f"device{'s' if len(spins) > 1 else ''} {numbers}"
+        yield Found(0.7, (), lines[:_MOST_QUOTED_FACTS], {"devices": devices})
 
 
-def _joined(devices: Mapping[str, object]) -> str:
-    names = list(devices)
-    return names[0] if len(names) == 1 else f"devices {', '.join(n.removeprefix('device ') for n in names[:16])}"
+@rule("cuda-kernel-error")
+def cuda_kernel_error(s: Situation) -> Found | None:
+    """The first exception, else a line of the watchdog or of the kernel itself that came before it."""
+    events = s.events.of("cuda.assertion", "cuda.watchdog_error", "cuda.kernel_error")
+    first = first_exception(s)
+    assertion = next((e["assertion"] for e in events if e["assertion"]), "")
+    sure, words = (0.97 if assertion else 0.92), {"assertion": f": assertion `{assertion}`" if assertion else ""}
+    if first is not None and first.names("cause.kernel"):
+        seen = FirstException(first.error, first.ranks or _watched(s, events), first.failures, first.seen)
+        weak = "EXECUTION_FAILED" in first.text and len(events) < 2
+        return found_at_first(s, seen, 0.75 if weak else sure, words, say="failed" if first.failures else "seen")
+    if events and is_before(events[0], first) and not (first and first.names("cause.device_memory")):
+        ranks = _watched(s, events)
+        words |= {"who": name_or(ranks, "a rank"), "at": "", "after": ""}
+        sure = sure if any(e["what"] or assertion for e in events) else 0.75
+        return found_in(s, events, sure, ranks, words=words, say="seen")
+    return None
+
+
+def _watched(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks by prefix, else by the watchdog's own number, which is the global one in the default group; else the only one that raised anything."""
+    of_all = [e for e in events if "default_pg" in e.text or "[PG" not in e.text]
+    by_number = {n for e in of_all if (n := e.number("group_rank")) is not None}
+    raised = {e.rank for e in errors_of(s) if e.rank is not None and not is_timeout(e.error)}
+    raised |= {e.rank for e in s.events.of("python.traceback") if e.rank is not None}
+    return ranks_in(events) or tuple(sorted(by_number)) or (tuple(raised) if len(raised) == 1 else ())
+
+
+_UNFIT = ("version.nccl_differs", "version.symbol_missing", "version.cuda_differs")
+_SURELY_UNFIT = (*_UNFIT, "version.no_code_for")
+_NOT_TOGETHER = "the versions of NCCL, torch or a plugin do not fit together"
+_OF_CUDA = lazy_pattern(r"unhandled cuda error|no kernel image|CUDA error|Cuda failure")
+
+
+@rule("version-mismatch")
+def version_mismatch(s: Situation) -> Iterator[Found]:
+    """Lines that name it, else nodes of a failed job that print other versions."""
+    events = s.events.of(*_UNFIT, "version.ofi_register") or _lacks_code(s) or _other_versions(s)
+    if events:
+        confidence = sure_beside(s, 0.96 if any(e.kind in _SURELY_UNFIT for e in events) else 0.7)
+        say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
+        versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))
+        printed = f"the nodes run different versions of NCCL: {versions}" if versions else _NOT_TOGETHER
+        words = {"what": next(filter(None, map(_unfit, events)), printed)}
+        yield found_in(s, events, confidence, (), words=words, say=say)
+
+
+def _unfit(e: LogEvent) -> str:
+    """What a line says that does not fit."""
+    if e.kind == "version.nccl_differs":
+        first, second = _dotted(e["first"]), _dotted(e["second"])
+        return f"rank {e['first_rank']} runs NCCL {first}, rank {e['second_rank']} NCCL {second}"
+    if e.kind == "version.symbol_missing" and (symbol := e["symbol"] or e["unloaded"]):
+        return f"a library was built for another version: {symbol} is missing"
+    if e.kind == "version.cuda_differs":
+        return "libraries were built for different versions of CUDA"
+    if e.kind == "version.no_code_for":
+        return f"this build of torch holds no code for the devices (sm_{e['sm']})"
+    if e.kind == "version.ofi_register":
+        return "the OFI plugin of NCCL cannot register memory (-22): plugin, libfabric and NCCL do not fit"
+    return ""
+
+
+def _lacks_code(s: Situation) -> Sequence[LogEvent]:
+    """Torch's warning, if the first that failed is a call of CUDA: what needs no kernel of its own may work."""
+    first = first_exception(s)
+    warned = s.events.of("version.no_code_for")
+    return warned if warned and first is not None and _OF_CUDA.search(first.text) else ()
+
+
+def _other_versions(s: Situation) -> Sequence[LogEvent]:
+    if not in_trouble(s):
+        return ()
+    by_host: dict[str, set[str]] = {}
+    events = [e for e in s.events.of("version.nccl") if e.host]
+    for e in events:
+        by_host.setdefault(e.host, set()).add(e["version"])
+    is_consistent = all(len(versions) == 1 for versions in by_host.values())
+    return events if is_consistent and len(set().union(*by_host.values())) > 1 else ()
+
+
+def _dotted(code: str) -> str:
+    """`21805` is 2.18.5; versions before 2.9 count in hundreds."""
+    if not code.isdecimal() or len(code) > 6:
+        return code
+    number = int(code)
+    base = 10_000 if number >= 10_000 else 1_000
+    return f"{number // base}.{number % base // 100}.{number % 100}"

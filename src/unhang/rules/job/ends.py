@@ -12,13 +12,12 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.open_calls import all_meet_by_files
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Fix, Frame, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
+from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
 from unhang.model.evidence import SENT_BY_ITSELF
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
-from unhang.rules.base import Found, Names, card_of, rule
+from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
-    WORKER_DIED,
     died_of_own_memory,
     first_crash,
     first_exception,
@@ -27,18 +26,9 @@ from unhang.rules.failure import (
     killed_for_memory,
     name_or,
 )
-from unhang.rules.host_waits import timer_off
-from unhang.rules.known_waits import end_the_thread, undone_item
+from unhang.rules.host_waits import end_the_thread, timer_off, undone_item
 from unhang.rules.late import driver
-from unhang.rules.log_lines import (
-    SIGNALS,
-    came_to_its_end,
-    found_in,
-    quote,
-    rank_of_actor,
-    ranks_in,
-    stood_before,
-)
+from unhang.rules.log_lines import SIGNALS, came_to_its_end, found_in, quote, rank_of_actor, ranks_in, stood_before
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)
@@ -95,7 +85,7 @@ def _crash_in_log(s: Situation) -> Found | None:
     if not is_log_only(s):
         return None
     first = first_exception(s)
-    if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not WORKER_DIED.search(first.text)):
+    if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not first.names("cause.loader_worker")):
         return None
     crashed, end = _crashed(s)
     waited = next((e.order for e in s.events if e.says == "hang" or e.kind in _THROWN_BY_NCCL), None)
@@ -115,7 +105,6 @@ def _crash_in_log(s: Situation) -> Found | None:
         "log" if ranks and is_felt else "alone",
         ("sender",),
         cause="" if ranks and is_felt else "unknown",
-        victims=s.others(ranks) if ranks else (),
     )
 
 
@@ -320,25 +309,18 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         "awaits": activity.awaits,
     }
     lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
+    mended = end_the_thread(evidence) or (undone_item(activity.frame) if say == "alone" and activity.frame else None)
     yield Found(
         0.9,
         () if say == "all poll" else ranks,
         (*w.stack_lines(evidence), *lines),
         words,
         say=say,
-        fixes=(*_mended(evidence, activity.frame, say), *_END_FIXES.get(say, ("order", "threads"))),
+        fixes=(*((mended,) if mended else ()), *_END_FIXES.get(say, ("order", "threads"))),
         cause="rank-stuck-in-user-code" if is_polling else "",
         victims=s.others(ranks),
-        location=w.location_of(frame),
+        location=frame,
     )
-
-
-def _mended(evidence: RankEvidence, frame: Frame | None, say: str) -> tuple[Fix, ...]:
-    """The change that lets the process end, where the source shows it."""
-    if fix := end_the_thread(evidence):
-        return (fix,)
-    undone = undone_item(frame) if say == "alone" and frame is not None else None
-    return card_of("rank-stuck-in-user-code").fixes_for((str(undone.fix),), undone.words) if undone else ()
 
 
 _END_FIXES = {
@@ -375,10 +357,8 @@ def _unread_queue(s: Situation, writers: Mapping[int, ThreadStack]) -> Found:
     }
     shown = [EvidenceLine(f"rank {r} thread {t.name}", str(t.frames[0])) for r, t in [*writers.items()][:4]]
     started = [EvidenceLine("launcher stack", str(joins), joins.line)] if joins else []
-    return Found(
-        0.9, () if joins else ranks, (*shown, *started), words, say="queue", fixes=("read first",), victims=s.others(ranks),
-        location=w.location_of(joins or put),
-    )  # fmt: skip
+    seen, victims = (*shown, *started), s.others(ranks)
+    return Found(0.9, () if joins else ranks, seen, words, "queue", ("read first",), victims, location=joins or put)
 
 
 def _ending_in_log(s: Situation) -> Iterator[Found]:
@@ -395,7 +375,7 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
         frame = next((f for f in frames if f.function in _END_CALLS), frames[0])
         lines: Iterable[EvidenceLine] = [w.stack_of(d) for d in ending[:4]]
         words = {"who": name_or(ranks, "the job"), "at": f": {w.place(frame)}"}
-        yield Found(0.8, ranks, lines, words, say="log", fixes=("order", "threads"))
+        yield Found(0.8, ranks, lines, words, say="log", fixes=("order", "threads"), victims=())
     elif last and not doings:
         sure = 0.7 if last[1].says == "hang" else 0.88
         yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log", fixes=("order", "threads"))

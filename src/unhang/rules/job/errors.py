@@ -1,4 +1,4 @@
-"""Rules on the exception with which it began: memory, files, kernels of a device, or the program's own."""
+"""Rules on the exception with which it began: memory, files, parameters, or the program's own."""
 
 from __future__ import annotations
 
@@ -7,26 +7,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.log_progress import behind_in_steps
+from unhang.analyze.outside_waits import exception_not_sent
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Fix, LogEvent
+from unhang.model import EvidenceLine, Fix, LogEvent, user_frames
 from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
-from unhang.rules.base import Found, rule
-from unhang.rules.error_remedies import of_allocation, of_error
+from unhang.rules.base import CLEAN, Found, rule
 from unhang.rules.failure import (
-    FD_EXHAUSTED,
-    GPU_OOM,
-    HOST_OOM,
-    KERNEL_ERROR,
     SPECIAL,
-    UNUSED_PARAMETERS,
     FirstException,
     comes_late,
     first_crash,
@@ -34,17 +28,19 @@ from unhang.rules.failure import (
     found_at_failures,
     found_at_first,
     in_trouble,
+    is_before,
     is_file_race,
     is_half_written,
-    is_missing_file,
     is_of_objects,
     is_read_from_log,
     killed_for_memory,
     name_or,
+    names_cause,
     same_failures,
     text_of,
 )
-from unhang.rules.host_waits import killed_by_somebody, lost_exception
+from unhang.rules.host_waits import end_the_thread
+from unhang.rules.known_repairs import of_allocation, of_error
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
     found_in,
@@ -85,49 +81,14 @@ _GENERIC = (
 _BUT = ("learn.desync",)  # of these families, what a rule speaks of
 
 
-def _is_before(event: LogEvent, first: FirstException | None, by: int = 0) -> bool:
-    return first is None or (first.seen is not None and event.order <= first.seen.order + by)
-
-
-@rule("cuda-kernel-error")
-def cuda_kernel_error(s: Situation) -> Found | None:
-    """The first exception, else a line of the watchdog or of the kernel itself that came before it."""
-    events = s.events.of("cuda.assertion", "cuda.watchdog_error", "cuda.kernel_error")
-    first = first_exception(s)
-    assertion = next((e["assertion"] for e in events if e["assertion"]), "")
-    sure, words = (0.97 if assertion else 0.92), {"assertion": f": assertion `{assertion}`" if assertion else ""}
-    if first is not None and KERNEL_ERROR.search(first.text):
-        seen = FirstException(first.error, first.ranks or _watched(s, events), first.failures, first.seen)
-        weak = "EXECUTION_FAILED" in first.text and len(events) < 2
-        return found_at_first(s, seen, 0.75 if weak else sure, words, say="failed" if first.failures else "seen")
-    if events and _is_before(events[0], first) and not (first and GPU_OOM.search(first.text)):
-        ranks = _watched(s, events)
-        words |= {"who": name_or(ranks, "a rank"), "at": "", "after": ""}
-        sure = sure if any(e["what"] or assertion for e in events) else 0.75
-        return found_in(s, events, sure, ranks, words=words, say="seen")
-    return None
-
-
-def _watched(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The ranks by prefix, else by the watchdog's own number, which is the global one in the default group; else the only one that raised anything."""
-    by_number = {
-        n
-        for e in events
-        if (n := e.number("group_rank")) is not None and ("default_pg" in e.text or "[PG" not in e.text)
-    }
-    raised = {e.rank for e in errors_of(s) if e.rank is not None and not is_timeout(e.error)}
-    raised |= {e.rank for e in s.events.of("python.traceback") if e.rank is not None}
-    return ranks_in(events) or tuple(sorted(by_number)) or (tuple(raised) if len(raised) == 1 else ())
-
-
 @rule("fd-exhaustion")
 def fd_exhaustion(s: Situation) -> Found | None:
     """The primary failure; else a line, of a program that merely mentions it only in a job that failed."""
     first = s.primary_failure
-    if first is not None and FD_EXHAUSTED.search(text_of(first)):
+    if first is not None and names_cause(text_of(first), "cause.descriptors"):
         return found_at_failures(s, same_failures(s, first), 0.95, say="failed")
     seen = first_exception(s)
-    if seen is not None and FD_EXHAUSTED.search(seen.text):
+    if seen is not None and seen.names("cause.descriptors"):
         return found_at_first(s, seen, 0.95, say="failed")
     if first is not None:
         return None
@@ -172,11 +133,11 @@ def gpu_out_of_memory(s: Situation) -> Found | None:
         return None
     other = next((e.order for e in s.events.of("nccl.cuda_failure") if "memory" not in e["error"]), len(s.case.log))
     events = tuple(e for e in s.events.of(*_OF_DEVICE_MEMORY) if e.order < other or "out of memory" in e.text)
-    if first is not None and GPU_OOM.search(first.text):
+    if first is not None and first.names("cause.device_memory"):
         seen = FirstException(first.error, first.ranks or ranks_of_devices(s, events), first.failures, first.seen)
         return found_at_first(s, seen, 0.7 if comes_late(s, first) else 0.96, say="error")
     events = tuple(e for e in events if e.order not in skipped and "1EB" not in e.text)
-    if events and _is_before(events[0], first, by=1) and _is_the_end(s, events):
+    if events and is_before(events[0], first, by=1) and _is_the_end(s, events):
         ranks = ranks_in(events) or ranks_of_devices(s, events)
         return found_in(s, events, 0.95, ranks, words={"who": name_or(ranks, "a rank"), "at": ""}, say="line")
     return None
@@ -195,21 +156,36 @@ def host_out_of_memory(s: Situation) -> Found | None:
     if failure is not None and not is_read_from_log(failure):
         return found_at_failures(s, (failure,), 0.93, say="crash") if killed_for_memory(s, failure) else None
     first = first_exception(s)
-    if first is not None and GPU_OOM.search(first.text):
+    if first is not None and first.names("cause.device_memory"):
         return None
     if grown := _grown_until_killed(s):
         return _killed(s, grown, 0.85, "grown")
     sure = s.events.of("oom.kernel", "oom.slurm", "oom.pod", "oom.ray")
     if sure:
         return _killed(s, sure, 0.95, "sure")
-    if first is not None and HOST_OOM.search(first.text):
+    if first is not None and first.names("cause.host_memory"):
         killed = "killed by signal" in first.text
-        by_somebody = killed_by_somebody(s, first) if killed else None
+        by_somebody = _killed_by_somebody(s, first) if killed else None
         found = by_somebody or found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
         shown = of_allocation(first.text, first.frame) if first.frame is not None else None
         return replace(found, cause="user-exception", fixes=(shown,)) if shown else found
     guess = _killed_while_loading(s) if first is None else ()
     return _killed(s, guess, 0.62, "guess") if guess else None
+
+
+def _killed_by_somebody(s: Situation, first: FirstException) -> Found | None:
+    """What is known of a loader's worker that was killed while the kernel counted no process that it killed for want of memory."""
+    states = [e.state for r in first.ranks if (e := s.case.ranks.get(r)) is not None and e.state is not None]
+    if not states or any(state.oom_kills != 0 for state in states):
+        return None
+    fix = Fix(
+        title="Find what killed the worker: a guard of the program, a limit (RLIMIT_CPU), or somebody",
+        advice="unhang shows the pid; look for os.kill, Process.kill and setrlimit in the program, and for limits of the node; a worker that may be "
+        "killed has to be noticed and started anew by the loop that reads it",
+        verify=CLEAN,
+        undo="nothing is changed",
+    )
+    return found_at_first(s, first, 0.75, say="not counted", fixes=(fix,), cause="rank-crashed-earlier")
 
 
 def _killed(s: Situation, events: Sequence[LogEvent], confidence: float, say: str) -> Found:
@@ -271,7 +247,7 @@ def user_exception(s: Situation) -> Found | None:
     first = first_exception(s)
     if first is None:
         return _unhandled(s)
-    if any(p.search(first.text) for p in SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
+    if first.names(*SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
         return None
     if is_of_objects(first) or _is_of_plumbing(first) or known_of(first.error) is not None:
         return None
@@ -280,9 +256,25 @@ def user_exception(s: Situation) -> Found | None:
         return None
     words = {"type": first.error.type, "head": first.head}
     fixes = (of_error(first.error, first.frame) or "mend", "no timeout")
-    found = lost_exception(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
+    found = _lost(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
+
+
+def _lost(s: Situation, first: FirstException) -> Found | None:
+    """What is known of an exception that a rank could not receive from a process of its own, or after which its process cannot end."""
+    kept = s.case.ranks.get(first.ranks[0]) if len(first.ranks) == 1 else None
+    if kept is not None and (fix := end_the_thread(kept)) is not None:
+        words = {"type": first.error.type, "head": first.head}
+        return found_at_first(s, first, 0.9, words, say="raised", fixes=(fix, "mend", "no timeout"))
+    beside = [f for e in s.case.ranks.values() for f in user_frames(e.main_frames)[:1]]
+    lost = exception_not_sent(first.error, beside)
+    if lost is None:
+        return None
+    words = {"name": lost.at.function, "class_at": w.spot(lost.at), "given": lost.given, "head": first.head}
+    words |= {"at": w.at(lost.at)}
+    found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
+    return replace(found, location=lost.at)
 
 
 def _is_of_plumbing(first: FirstException) -> bool:
@@ -293,7 +285,7 @@ def _is_of_plumbing(first: FirstException) -> bool:
 
 def _unhandled(s: Situation) -> Found | None:
     """The note of an unhandled exception, whose traceback is not in the log: the steps tell the rank."""
-    noted = [e for e in s.events.of("python.unhandled") if not any(p.search(e.text) for p in SPECIAL)]
+    noted = [e for e in s.events.of("python.unhandled") if not names_cause(e.text, *SPECIAL)]
     noted = [e for e in noted if not _OF_A_WATCHDOG.search(e.text) and best_cause(e.text) is None]
     if not noted or s.primary_failure is not None:
         return None
@@ -347,7 +339,7 @@ def _confidence(s: Situation, first: FirstException) -> float:
         return 0.0
     if first.failures:
         return 0.95
-    if is_missing_file(first):
+    if first.names("cause.file_missing"):
         return 0.6
     if first.error.frames:
         return 0.93 if first.ranks else 0.85
@@ -366,7 +358,7 @@ def unused_parameters(s: Situation) -> Found | None:
     """DDP's error as the primary failure, or its lines alone."""
     first = first_exception(s)
     lines = s.events.of("ddp.unused", "ddp.unused_names", "ddp.unused_indices")
-    if first is None or not UNUSED_PARAMETERS.search(first.text):
+    if first is None or not first.names("cause.unused_parameters"):
         first = None
         if not lines or not is_log_only(s) or s.primary_failure is not None:
             return None
@@ -381,9 +373,8 @@ def unused_parameters(s: Situation) -> Found | None:
     words = {"who": who, "names": f": {', '.join(names[:6])}" if names else "", "at": w.at(frame)}
     message = first.error.message if first else lines[0].text
     evidence = (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None))
-    victims = s.others(ranks) if ranks else ()
     fixes: tuple[str | Fix, ...] = (*(of_skipped_part(frame, names) or ("with zero",)), "find unused")
-    return Found(0.96, ranks, evidence, words, victims=victims, location=w.location_of(frame), fixes=fixes)
+    return Found(0.96, ranks, evidence, words, location=frame, fixes=fixes)
 
 
 def _names(lines: Sequence[LogEvent]) -> Iterable[str]:

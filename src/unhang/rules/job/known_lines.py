@@ -1,4 +1,4 @@
-"""What the catalogue of messages knows of a job that no rule explains: the line that names a cause by itself, or the failure's own words."""
+"""Rules on what a message names by itself: a module that is gone, a cause that the catalogue knows; else the failure's own words."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import PurePath
 from typing import NamedTuple
 
 from unhang.analyze.first_errors import SeenError, errors_of, has_fatal_end, is_log_only, went_further
 from unhang.analyze.situation import Situation
-from unhang.model import Fix, LogEvent, ProcessExit
+from unhang.model import EvidenceLine, Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
-from unhang.rules.base import Found, Names, rule
-from unhang.rules.error_remedies import of_error
+from unhang.rules.base import AGAIN, Found, Names, rule
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
-from unhang.rules.log_lines import found_in, known_of, row_of_exception
+from unhang.rules.known_repairs import of_error
+from unhang.rules.log_lines import found_in, known_of, quote, row_of_exception
 from unhang.rules.wording import name_ranks
 
 _TERMINATED = -15  # by the launcher, after another had failed
@@ -80,7 +81,7 @@ def known_message(s: Situation) -> Found | None:
         shown = of_error(error, first.frame)
         fixes = (shown, "look") if shown is not None else _fixes(row)
         found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=fixes)
-        return replace(found, culprits=(), victims=()) if row.cause in _BETWEEN_RANKS else found
+        return replace(found, culprits=()) if row.cause in _BETWEEN_RANKS else found
     if best is None:
         return _last_word_that_names_a_cause(s) if first is None else None
     row, event = best
@@ -118,7 +119,7 @@ def _who(event: LogEvent) -> str:
 def _fixes(row: Row) -> tuple[str | Fix, ...]:
     if not row.fix:
         return ("look",)
-    verify = "unhang run -- <the same command>: the line does not come again"
+    verify = f"{AGAIN}: the line does not come again"
     return (Fix("Do first what the catalogue says of this message", verify, setting=row.fix), "look")
 
 
@@ -219,3 +220,81 @@ def _next_line(s: Situation, event: LogEvent) -> Iterator[LogEvent]:
         if not any(c.isalnum() for c in line.text):
             return
         yield LogEvent(event.kind, line.text, line.source, event.order + 1, line.rank, line.host, line.time_ns)
+
+
+# Modules that every Python of every build has. Of others (`distutils`, `_ctypes`) a version or a build may have none.
+ALWAYS = frozenset(
+    {
+        "abc", "argparse", "ast", "base64", "codecs", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime", "enum",
+        "functools", "glob", "heapq", "importlib", "inspect", "io", "json", "logging", "multiprocessing", "numbers", "operator", "os",
+        "pathlib", "pickle", "platform", "queue", "random", "re", "runpy", "shutil", "signal", "socket", "string", "struct", "subprocess",
+        "tempfile", "textwrap", "threading", "time", "tokenize", "traceback", "types", "typing", "urllib", "uuid", "warnings", "weakref",
+        "zipfile",
+    }
+)  # fmt: skip
+_GONE = re.compile(r"No module named '(\w+)")
+_VERSION = re.compile(r"/lib/python(\d\.\d{1,3})/")
+
+
+@rule("environment-changed")
+def environment_changed(s: Situation) -> Found | None:
+    """A module that is gone, as the watcher saw it go; or one of Python's own, in a job that began with it: by another version in the traceback, or by steps that it made."""
+    for error in errors_of(s):
+        gone = _GONE.search(error.text)
+        if gone and (seen_to_go := _seen_to_go(s, gone[1])) is not None:
+            path, at_s, name = seen_to_go
+            why = f"{name} went from {path} {at_s:.0f} s after the start"
+            raised = EvidenceLine("exception", error.text[:300], error.source.line)
+            ranks = () if error.rank is None else (error.rank,)
+            return Found(
+                0.97,
+                ranks,
+                (raised, EvidenceLine(path, why)),
+                {"module": gone[1], "why": why},
+                "seen",
+                is_root=True,
+                victims=(),
+            )
+        if not error.error.type.endswith(("ModuleNotFoundError", "ImportError")) or not gone or gone[1] not in ALWAYS:
+            continue
+        told = _of_its_job(s, error, "environment.python")
+        after = next((found[1] for frame in error.frames if (found := _VERSION.search(frame.file))), "")
+        others = [e for e in told if after and e["version"] != after]
+        trained = _of_its_job(s, error, "pace.at", "progress.step", "progress.bar")
+        if not others and not trained:
+            return None
+        if others:
+            why = f"it told Python {others[0]['version']}, and the traceback comes from {after}"
+            words = {"module": gone[1], "before": others[0]["version"], "after": after, "why": why}
+        else:
+            words = {"module": gone[1], "why": "it had trained"}
+        seen = quote([*others[:1], *trained[-1:]])
+        place = f"{PurePath(error.source.path).name or 'log'}:{error.source.line}"
+        raised = EvidenceLine(place, error.text[:300], error.source.line)
+        ranks = () if error.rank is None else (error.rank,)
+        return Found(
+            0.95 if others else 0.85,
+            ranks,
+            (raised, *seen),
+            words,
+            "version" if others else "",
+            is_root=True,
+            victims=(),
+        )
+    return None
+
+
+def _seen_to_go(s: Situation, module: str) -> tuple[str, float, str] | None:
+    """The folder from which a module went while the job ran, when, and its name there."""
+    for change in s.case.course.changed if s.case.course else ():
+        name = next((n for n in change.gone if n == module or n.startswith((f"{module}.", f"{module}-"))), None)
+        if name is not None:
+            return change.path, change.at_s, name
+    return None
+
+
+def _of_its_job(s: Situation, error: SeenError, *kinds: str) -> list[LogEvent]:
+    """Lines of the job in which an exception was raised: of files named alike (`job.err`, `job.out`) where there are more than two."""
+    stem = PurePath(error.source.path).stem
+    is_one = len({line.source.path for line in s.case.log}) <= 2
+    return [e for e in s.events.of(*kinds) if is_one or PurePath(e.source.path).stem == stem]

@@ -15,18 +15,13 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
 from unhang.analyze.told_apart import a_round_behind, lacks_data
-from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
+from unhang.model import EvidenceLine, Fix, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
 from unhang.rules.base import OTHERWISE, Found, rule
-from unhang.rules.failure import (
-    LOADER_TIMED_OUT,
-    first_exception,
-    found_at_first,
-    name_or,
-)
-from unhang.rules.host_waits import bound_item, fresh_lock, no_pipe, remedy_of
+from unhang.rules.failure import first_exception, found_at_first, name_or
+from unhang.rules.host_waits import of_worker, remedy_of
 from unhang.rules.late import (
     block_of_its_own,
     children_of,
@@ -66,7 +61,7 @@ def rank_frozen(s: Situation) -> Iterator[Found]:
 def dataloader_hang(s: Situation) -> Iterator[Found]:
     """The loader's own timeout, stacks in a log, and each late rank that fetches data."""
     first = first_exception(s)
-    if first is not None and LOADER_TIMED_OUT.search(first.text):
+    if first is not None and first.names("cause.loader_timed_out"):
         yield found_at_first(s, first, 0.93, say="timed_out", fixes=_LOADER_FIXES)
     elif first is None:
         yield from _told_to_lack(s) or _fetching_by_stacks(s)
@@ -75,8 +70,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             is_start = _starts_workers(s, late)
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
-            more = {} if is_start else fresh_lock(place) or bound_item(place or late.activity.frame) or no_pipe(place)
-            helps = next((name for word, name in _HELPS.items() if word in more), "no fork")
+            helps, more = ("", {}) if is_start else of_worker(place, late.activity.frame)
             fixes = _STARTS_FIXES if is_start else (helps, "fail first")
             words = {
                 "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
@@ -84,7 +78,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             }
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
-            yield found if is_start or place is None else replace(found, location=w.location_of(place))
+            yield found if is_start or place is None else replace(found, location=place)
 
 
 def _told_to_lack(s: Situation) -> Sequence[Found]:
@@ -92,13 +86,12 @@ def _told_to_lack(s: Situation) -> Sequence[Found]:
     apart = lacks_data(s)
     if apart is None:
         return ()
-    evidence = [EvidenceLine(f"rank {x.rank}", x.line.text.strip()[:200], x.line.source.line) for x in apart.lines[:4]]
+    evidence = [w.log_line(f"rank {x.rank}", x.line) for x in apart.lines[:4]]
     words = {"who": w.name_ranks(apart.ranks), "said": apart.lines[-1].said[:100]}
     victims = s.watchdogs.ranks
     return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
 
 
-_HELPS = {"renew": "fresh lock", "loop_at": "bound the item", "starts": "no pipe for errors"}
 _LOADER_FIXES, _STARTS_FIXES = ("no fork", "fail first"), ("open there", "start once", "no loader timeout")
 
 
@@ -126,7 +119,7 @@ def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
         tuple(map(w.stack_of, (*fetching[:3], *others[:3]))),
         words,
         victims=tuple(sorted({r for d in others for r in d.ranks})),
-        location=w.location_of(caller),
+        location=caller,
         say="stacks",
         fixes=_LOADER_FIXES,
     )
@@ -169,7 +162,7 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
             elif block is not None and block != late.activity.frame:
                 words["at"] = f"{w.at(block)}, now{w.at(late.activity.frame)},"
             found = found_late(s, late, 0.92, words, say="first" if first else "late")
-            yield replace(found, location=w.location_of(block)) if block else found
+            yield replace(found, location=block) if block else found
 
 
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:
@@ -195,7 +188,7 @@ def _came_too_late(s: Situation) -> Iterator[Found]:
     late = too_late(s)
     if late is None:
         return
-    frame = late.work or next(iter(user_frames(late.call.frames or ())), None)
+    frame = late.work or w.own_line(late.call.frames or ())
     words = {
         "who": w.name_ranks(late.ranks), "victims": w.name_ranks(late.waiting), "at": w.at(late.work), "seconds": f"{late.waited_s:.0f}",
         "call": f"{w.name_call(late.call)} #{late.call.seq} of {late.call.group}",
@@ -236,9 +229,8 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
-            names = (told.fix,) if told else remedies(s, late)
-            given = {**words, **(told.words if told else {})}
-            yield found_late(s, late, 0.88, given, say=kind, fixes=(*names, "only delays"))
+            helps: tuple[str | Fix, ...] = (told,) if told else remedies(s, late)
+            yield found_late(s, late, 0.88, words, say=kind, fixes=(*helps, "only delays"))
 
 
 def _awaits(s: Situation, late: LateRank) -> str:
@@ -277,16 +269,7 @@ def _away_by_stacks(s: Situation) -> Iterator[Found]:
         if idle
         else f"wait in a collective, to which {who} did not come",
     }
-    yield Found(
-        confidence,
-        ranks,
-        evidence,
-        words,
-        say,
-        ("bound anything", "no timeout"),
-        victims=s.others(ranks) if ranks else (),
-        location=w.location_of(frame),
-    )
+    yield Found(confidence, ranks, evidence, words, say, ("bound anything", "no timeout"), location=frame)
 
 
 def _lost_alarm(s: Situation) -> Sequence[LogEvent]:
@@ -328,7 +311,7 @@ def slower_than_others(s: Situation) -> Found | None:
     words = {"who": w.name_ranks(slow), "were": w.verb(slow, "⟨is|was⟩", "⟨are|were⟩"), "others": w.name_ranks(others)}
     words |= {"done": str(least.done), "total": str(least.total), "times": f"{work.times:.1f}" if work.times else ""}
     said = [*((r, work.slow[r].line.line) for r in slow[:3]), *((r, work.finished[r].line) for r in others[:3])]
-    evidence = [EvidenceLine(f"rank {r}", line.text.strip()[:200], line.source.line) for r, line in said]
+    evidence = [w.log_line(f"rank {r}", line) for r, line in said]
     culprits = slow if len(slow) <= len(others) else ()
     say = "paces" if work.times else OTHERWISE
     return Found(0.85 if work.times else 0.72, culprits, evidence, words, f"/{say}", victims=others)
@@ -354,4 +337,4 @@ def straggler(s: Situation) -> Found | None:
     seen = f"last in {late.last_share:.0%} of late positions, {late.lost_s:.2f} s lost in {late.span_s:.2f} s"
     evidence, group = (EvidenceLine("arrival times", seen),), w.group_of(late.group)
     say = f"/{late.pace.kind}"
-    return Found(0.85, (late.rank,), evidence, words, say=say, victims=s.others((late.rank,)), group=group)
+    return Found(0.85, (late.rank,), evidence, words, say=say, group=group)

@@ -6,25 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from unhang.analyze import leaving
 from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import innermost, user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
-from unhang.analyze.leaving import (
-    EndedBefore,
-    Parted,
-    caught_in_circle,
-    destroyed_before,
-    ended_after_error,
-    ended_before,
-    lead_of_waiting,
-    made_as_often,
-    made_other_rounds,
-    parted_with_exception,
-    passes,
-    swallowed_by,
-)
+from unhang.analyze.order import left_out
+from unhang.analyze.overtaking import Overtaking
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, ends_block, handles_signal, surroundings
@@ -43,7 +32,7 @@ from unhang.model import (
 )
 from unhang.read.logs.attempts import killed_at_work
 from unhang.rules import wording as w
-from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, gate_of
+from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, fixes_of, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
 from unhang.rules.framework_advice import of_stop
@@ -63,7 +52,7 @@ def rank_exited_early(s: Situation) -> Found | None:
     """The first rank that left, if anyone needed it."""
     if is_log_only(s):
         return _closed_its_connection(s) or _killed_behind_it(s) or _left_at_the_end(s)
-    if (early := destroyed_before(s)) is not None:
+    if (early := leaving.destroyed_before(s)) is not None:
         return _destroyed(s, *early)
     leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
     first = s.primary_failure
@@ -71,15 +60,19 @@ def rank_exited_early(s: Situation) -> Found | None:
         return None
     if first is not None and first.rank != leaver.rank and not left_before(s, first):
         return None
-    before = ended_before(s)
-    if made_other_rounds(s) or ended_after_error(s) is not None or (before is not None and before.shows_a_call):
+    before = leaving.ended_before(s)
+    if (
+        leaving.made_other_rounds(s)
+        or leaving.ended_after_error(s) is not None
+        or (before is not None and before.shows_a_call)
+    ):
         return None
     end = leaver.exit
     assert end is not None
     failure = Failure(leaver.rank, end.kind, end.time_ns, None, end, secondary=False)
     is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
     how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
-    is_sure = lead_of_waiting(s, leaver) > 0
+    is_sure = leaving.lead_of_waiting(s, leaver) > 0
     found = found_at_failures(
         s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left", fixes=("together", "transfers")
     )
@@ -91,7 +84,7 @@ def rank_exited_early(s: Situation) -> Found | None:
 
 def _gate_of(s: Situation, end: ProcessExit) -> Condition | None:
     """What decides that the rank ends, where the main way of the program asks it: no thread, and no handler of a signal."""
-    place = next(iter(user_frames(end.frames)), None)
+    place = w.own_line(end.frames)
     if place is None or handles_signal(place) or any(f.file.endswith("/threading.py") for f in end.frames):
         return None
     gate = deciding(around(place, started_ns(s.case)).conditions)
@@ -114,9 +107,16 @@ def _destroyed(s: Situation, rank: int, call: PendingCall, edge: WaitEdge) -> Fo
         w.waiting_line(edge),
     )
     return Found(
-        0.94, (rank,), (*evidence, *w.stack_lines(s.case.ranks.get(rank), 4)), words, "destroyed", ("destroy last",), s.others((rank,)),
-        w.location_of(frame), w.group_named(edge.group), condition=gate_of(condition),
-    )  # fmt: skip
+        0.94,
+        (rank,),
+        (*evidence, *w.stack_lines(s.case.ranks.get(rank), 4)),
+        words,
+        "destroyed",
+        ("destroy last",),
+        location=frame,
+        group=w.group_named(edge.group),
+        condition=gate_of(condition),
+    )
 
 
 def _closed_its_connection(s: Situation) -> Found | None:
@@ -135,7 +135,7 @@ def _closed_its_connection(s: Situation) -> Found | None:
         {"who": name_or(peers, "a rank")},
         "closed",
         victims=tuple(sorted({e.rank for e in lost if e.rank is not None})),
-        location=w.location_of(next(iter(user_frames(lost[0].frames)), None)),
+        location=w.own_line(lost[0].frames),
     )
 
 
@@ -149,9 +149,7 @@ def _killed_behind_it(s: Situation) -> Found | None:
     is_long = None not in (last.time_ns, killed.time_ns) and (killed.time_ns or 0) - (last.time_ns or 0) >= _LONG_NS
     if not is_long or any(e.is_progress and e.order > last.order for e in s.events):
         return None
-    pids = sorted(
-        {e["left"] for e in left} | {e["pid"] for e in at_work}, key=int
-    )  # started in the order of their ranks
+    pids = sorted({e["left"] for e in left} | {e["pid"] for e in at_work}, key=int)  # in the order of their ranks
     is_all = len(pids) == s.case.job.world_size
     ranks = tuple(i for i, pid in enumerate(pids) if is_all and any(e["left"] == pid for e in left))
     words = {"who": name_or(ranks, "a rank"), "count": len(at_work)}
@@ -161,13 +159,9 @@ def _killed_behind_it(s: Situation) -> Found | None:
 def _left_at_the_end(s: Situation) -> Found | None:
     """The one rank whose wait ran out behind the end of the training, where its launcher, on one node, had no other process left to end."""
     waits, ended = s.watchdogs.timed_out, s.events.first("ending.finished")
-    world, killed = (
-        s.case.job.world_size or 0,
-        s.events.has("elastic.closing_signal", "ending.killing", "ending.closing"),
-    )
-    alone = len(waits) == 1 < world and {waits[0].rank, *s.watchdogs.seen, *s.watchdogs.only_observed} == {
-        waits[0].rank
-    }
+    killed = s.events.has("elastic.closing_signal", "ending.killing", "ending.closing")
+    told = {*s.watchdogs.seen, *s.watchdogs.only_observed}
+    alone = len(waits) == 1 < (s.case.job.world_size or 0) and told <= {waits[0].rank}
     if ended is None or not alone or killed or not s.events.has("elastic.worker_failed") or s.case.out_of_sight:
         return None
     wait, codes = waits[0], [e.exit.code for e in s.case.ranks.values() if e.exit is not None and e.exit.code]
@@ -181,7 +175,7 @@ def _left_at_the_end(s: Situation) -> Found | None:
     )  # fmt: skip
 
 
-def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
+def _with_the_call(found: Found, before: leaving.EndedBefore, is_sure: bool) -> Found:
     """With the call that the rank which ended lacks; what it does not tell is why."""
     who, path = w.name_ranks(before.waiting), user_path(before.call.frames)
     text = f" {who} {w.verb(before.waiting, 'waits', 'wait')} in {w.name_call(before.call)} #{before.call.seq}"
@@ -196,7 +190,7 @@ def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
     )
     stop = asks_to_end(before.call.frames or ()) if not guarded else None
     text += f" {w.place(stop)} asks the framework to stop, and what it decides by is the rank's own." if stop else ""
-    location = found.location or w.location_of(stop or (guarded[-1][0] if guarded else path[-1] if path else None))
+    location = found.location or stop or (guarded[-1][0] if guarded else innermost(path))
     lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
     words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
     together = (of_stop(stop) if stop else None) or "together"
@@ -213,7 +207,9 @@ def _peer_in_source(s: Situation, error: SeenError) -> int | None:
 def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     """Whether a peer waits for the rank, or lost its connection after it had gone."""
     missed = [stuck for stuck in s.stuck if leaver.rank in stuck.missing]
-    if missed and (lead_of_waiting(s, leaver) < 0 or any(made_as_often(s, leaver.rank, stuck) for stuck in missed)):
+    if missed and (
+        leaving.lead_of_waiting(s, leaver) < 0 or any(leaving.made_as_often(s, leaver.rank, stuck) for stuck in missed)
+    ):
         return False
     if any(leaver.rank in e.targets for e in s.waits.edges):
         return True
@@ -223,6 +219,7 @@ def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     )
 
 
+_WITH = ("with", "async with")
 _HOST_WAITS = ("lock", "outside", "data", "gil", "device")
 
 
@@ -231,13 +228,13 @@ def swallowed_exception(s: Situation) -> Found | None:
     """The odd or late rank handled an exception before."""
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
-    if (ended := ended_after_error(s)) is not None:
+    if (ended := leaving.ended_after_error(s)) is not None:
         return _went_on(s, ended[:1], ended[1], 0.95, has_ended=True)
-    parted = parted_with_exception(s) or caught_in_circle(s)
+    parted = leaving.parted_with_exception(s) or leaving.caught_in_circle(s)
     if parted is not None:
         return _holds(s, parted) if parted.is_held else _went_on(s, parted.ranks, parted.error, 0.85)
     ranks = s.divergence.odd if s.divergence else tuple(r.rank for r in s.late if r.activity.kind != "frozen")[:1]
-    error = swallowed_by(s, ranks)
+    error = leaving.swallowed_by(s, ranks)
     if error is None:
         return None
     if s.divergence is not None or (_in_its_handler(s, ranks[0]) and not _stands_on_its_host(s, ranks[0])):
@@ -254,9 +251,7 @@ def _stands_on_its_host(s: Situation, rank: int) -> bool:
     found = next((late.activity for late in s.late if late.rank == rank), None)
     if found is None:
         return False
-    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(
-        ("with", "async with")
-    )
+    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(_WITH)
     return found.kind in _HOST_WAITS or (found.kind == "user" and enters)
 
 
@@ -266,18 +261,18 @@ def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
     Had it gone on as they did, it would have made the call before it left the function.
     """
     now, handler = stack_path(s.case, rank), error.handler
-    if not now or handler is None or passes(now, handler):
+    if not now or handler is None or leaving.passes(now, handler):
         return False
     for stuck in s.stuck:
         if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
             last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
-            is_shared = all(passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
+            is_shared = all(leaving.passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
             if is_shared and last is not None and last.created_ns < error.time_ns:
                 return True
     return False
 
 
-def _holds(s: Situation, parted: Parted) -> Found:
+def _holds(s: Situation, parted: leaving.Parted) -> Found:
     """The exception is still on its way: it waits in the block that it passes, where no peer comes."""
     ranks, error, d = parted.ranks, parted.error, s.divergence
     frame, held = user_frames(error.frames)[0], error.handler
@@ -299,7 +294,6 @@ def _holds(s: Situation, parted: Parted) -> Found:
         words,
         "holds",
         ("no call there",),
-        s.others(ranks),
         cause="user-exception",
         **w.at_fork(d, frame),
     )
@@ -310,8 +304,7 @@ def _block(held: Frame | None) -> str:
     if held is None:
         return "in a handler"
     if ends_block(held):
-        is_with = line_text(held.file, held.line).startswith(("with", "async with"))
-        return "at the end of a `with`" if is_with else "in a `finally`"
+        return "at the end of a `with`" if line_text(held.file, held.line).startswith(_WITH) else "in a `finally`"
     return "in an `except`" if surroundings(held.file, held.line).in_handler else "in a handler"
 
 
@@ -342,7 +335,6 @@ def _went_on(
         words,
         "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on",
         fixes,
-        s.others(ranks),
         cause="user-exception" if waits_there or has_ended else "",
         condition=gate_of(gate),
         **w.at_fork(d, frame),
@@ -351,11 +343,56 @@ def _went_on(
 
 def _handled(s: Situation, ranks: tuple[int, ...], error: RaisedError) -> Iterator[EvidenceLine]:
     yield EvidenceLine(f"rank {ranks[0]} handled exception", f"{error.type}: {error.message[:300]}")
-    for frame in user_frames(error.frames)[:4]:
-        yield EvidenceLine(f"rank {ranks[0]} traceback", str(frame), frame.line)
+    yield from w.frame_lines(f"rank {ranks[0]} traceback", error.frames, 4)
     if error.handler is not None:
         yield EvidenceLine(f"rank {ranks[0]} handler", str(error.handler), error.handler.line)
     if s.divergence is not None:
         d = s.divergence
         yield w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path or user_path(d.odd_call.frames))
         yield w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path)
+
+
+@rule("call-left-out", needs=("ranks",))
+def call_left_out(s: Situation) -> Iterator[Found]:
+    """Each circle that ranks closed by going past a call."""
+    for cycle in s.waits.cycles if s.divergence is None and s.judges_waits else ():
+        if set(cycle) <= set(s.proven) and (found := left_out(s, cycle)):
+            yield _went_past(s, found)
+
+
+def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
+    culprits, first = tuple(sorted({o.rank for o in found})), found[0]
+    call = (first.edge.kind, first.edge.group, first.edge.seq)
+    is_shared = first.edge.kind == "collective"
+    waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
+    waiters = tuple(sorted({e.waiter for e in waits}))
+    decisive = deciding(around(first.passed).conditions)
+    evidence = s.case.ranks.get(waiters[0])
+    made = evidence.main_frames if evidence else ()
+    mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
+    words = {
+        "who": w.name_ranks(culprits),
+        "call": first.edge.what,
+        "line": w.place(first.passed),
+        "waiters": w.name_ranks(waiters),
+        "wait": w.verb(waiters, "waits", "wait"),
+        "function": first.passed.function,
+        "stand": w.verb(culprits, "stands", "stand"),
+        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in mine[:4]),
+    }
+    stacks = [
+        line
+        for e in (*mine[:2], *waits[:2])
+        for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
+    ]
+    say, more = said_plainly(decisive, first.passed, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
+    return Found(
+        0.85,
+        culprits,
+        (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
+        {**words, "others": w.name_ranks(waiters), **more},
+        say,
+        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), made),
+        condition=gate_of(decisive),
+        **w.at_wait(first.edge, first.passed),
+    )

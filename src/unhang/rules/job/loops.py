@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
@@ -75,7 +77,6 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         words,
         "left",
         _EVEN,
-        s.others(d.odd),
         **w.at_fork(d, header),
     )
     if loop.has_none:
@@ -100,7 +101,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     if way is None:
         return _not_the_data(found) if is_data is False else found
     if not d.has_majority:  # those who took the way out did what the others did not
-        found = replace(found, culprits=loop.leavers, victims=s.others(loop.leavers))
+        found = replace(found, culprits=loop.leavers)
     said, asked = _by_way_out(found, way, d.has_majority), call_first(below(stay, way[0]))
     return replace(said, fixes=(asked,)) if asked is not None else said
 
@@ -129,28 +130,30 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         who,
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
-        f"{say}/{say}",
+        say,
         of_gone(s, d, gone, _EVEN),
-        s.others(who),
         **w.at_fork(d, where),
         cause="code-divergence" if is_decided else "",
     )
 
 
+def _retold(found: Found, say: str, words: Mapping[str, object], at: Frame, label: str, **more: Any) -> Found:
+    """The same rounds, of which a line of the program tells why they are not as many. `label`: what that line is, as evidence; `more`: other fields of `Found`."""
+    told = {"cause": "code-divergence", "evidence": (*found.evidence, *w.code_line(at, label)), "location": at, **more}
+    return replace(found, say=say, words={**found.words, **words}, **told)
+
+
 def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
     """Not the data but the first round differs: read from a checkpoint, a file or a setting that not all ranks had."""
     words = {
-        **found.words,
         "who": w.name_ranks(d.odd),
         "others": w.name_ranks(d.reference),
         **{"name": start.name, "mine": start.mine, "theirs": start.theirs, "text": start.text},
         "set": w.place(start.frame),
         "begin_loop": w.place(replace(start.frame, line=start.header)),
     }
-    return replace(
-        found, cause="code-divergence", confidence=0.93 if d.has_majority else 0.85, words=words, say="began elsewhere/began elsewhere",
-        evidence=(*found.evidence, *w.code_line(start.frame, "first round")), location=w.location_of(start.frame), fixes=("begin",),
-    )  # fmt: skip
+    sure = 0.93 if d.has_majority else 0.85
+    return _retold(found, "began elsewhere", words, start.frame, "first round", confidence=sure, fixes=("begin",))
 
 
 def _by_changed_bound(
@@ -158,59 +161,49 @@ def _by_changed_bound(
 ) -> Found:
     """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
     counts = "the list that it goes over" if bound.is_list else "its number of rounds"
-    words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame), "counts": counts}
     changed = () if bound.grows is None else sides.stayers if bound.grows else sides.leavers
-    told = [EvidenceLine(f"rank {r} rounds", f"{bound.name} has changed there") for r in changed[:1]]
-    words |= {"head": bound.header, "src": min(changed, default=0)}
-    return replace(
-        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"other bound/{because}",
-        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds"), *told), location=w.location_of(bound.frame),
-        fixes=("one count",),
-    )  # fmt: skip
+    words = {"name": bound.name, "text": bound.text, "set": w.place(bound.frame), "counts": counts}
+    first: dict[str, object] = {"head": bound.header, "src": min(changed, default=0)}
+    sure, say = 0.86 if is_decided else 0.78, f"other bound/{because}"
+    told = _retold(found, say, {**words, **first}, bound.frame, "rounds", confidence=sure, fixes=("one count",))
+    seen = [EvidenceLine(f"rank {r} rounds", f"{bound.name} has changed there") for r in changed[:1]]
+    return replace(told, evidence=(*told.evidence, *seen))
 
 
 def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, because: str = "", says: str = "") -> Found:
     """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
     frame, out = way
     test = out.text.removeprefix("if ").removesuffix(":")
-    words = {**found.words, "way": w.place(frame), "text": out.text, "test": test, "out_line": out.line}
+    words = {"way": w.place(frame), "text": out.text, "test": test, "out_line": out.line}
     says = says or ("skipped" if out.text.startswith("except") else "left early")
-    return replace(
-        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{because or says}",
-        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame),
-        fixes=(_ALL_ALIKE[says],),
-    )  # fmt: skip
+    sure, say = 0.86 if is_decided else 0.78, f"{says}/{because or says}"
+    return _retold(found, say, words, frame, "way out", confidence=sure, fixes=(_ALL_ALIKE[says],))
 
 
 def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
     """What the loop goes over is a generator of the program, which a test ends early."""
-    words = {**found.words, "way": w.place(frame), "text": end.text, "out_line": end.line}
-    evidence = (*found.evidence, *w.code_line(frame, "end of the generator"))
-    say = "generator/generator"
-    return replace(found, words=words, say=say, evidence=evidence, location=w.location_of(frame))
+    words = {"way": w.place(frame), "text": end.text, "out_line": end.line}
+    return _retold(found, "generator", words, frame, "end of the generator", cause=found.cause)
 
 
 def _done_anew(found: Found, anew: BegunAnew) -> Found:
     """An exception led out of the loop and was handled above: what the loop is in was done once more on those ranks alone."""
     by = f"by `{anew.by}` ({w.spot(anew.at)})" if anew.by else f"from {w.place(anew.at)}"
-    words = {**found.words, "again": anew.function, "by": by}
-    return replace(
-        found, cause="code-divergence", confidence=min(found.confidence, 0.86), words=words, say="done anew/done anew",
-        evidence=(*_but_the_loop(found), *w.code_line(anew.at, "begun anew")), fixes=(fail_together(anew), "together"),
-    )  # fmt: skip
+    told = {"confidence": min(found.confidence, 0.86), "location": found.location}
+    words = {"again": anew.function, "by": by}
+    fixes = (fail_together(anew), "together")
+    return _retold(_but_the_loop(found), "done anew", words, anew.at, "begun anew", fixes=fixes, **told)
 
 
 def _not_the_data(found: Found) -> Found:
     """The loader is known to have more, and nothing in the loop tells why it was left."""
-    return replace(
-        found, cause="code-divergence", confidence=min(found.confidence, 0.8), say="not the data/not the data",
-        evidence=_but_the_loop(found), fixes=("together", "agree"),
-    )  # fmt: skip
+    sure, fixes = min(found.confidence, 0.8), ("together", "agree")
+    return replace(_but_the_loop(found), cause="code-divergence", confidence=sure, say="not the data", fixes=fixes)
 
 
-def _but_the_loop(found: Found) -> tuple[EvidenceLine, ...]:
-    """The evidence without the head of the loop: what that goes over has not ended it."""
-    return tuple(e for e in found.evidence if e.source != "loop")
+def _but_the_loop(found: Found) -> Found:
+    """Without the head of the loop as evidence: what that goes over has not ended it."""
+    return replace(found, evidence=tuple(e for e in found.evidence if e.source != "loop"))
 
 
 def _exhausted(s: Situation, d: Divergence) -> Found:
@@ -236,7 +229,6 @@ def _exhausted(s: Situation, d: Divergence) -> Found:
         words,
         "exhausted",
         _EVEN,
-        s.others(d.odd),
         **w.at_fork(d, handler or frame),
     )
 
@@ -270,8 +262,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         words,
         "own loops" if gone.are_own else f"transfers/{how}",
         ("agree", "even"),
-        s.others(culprits),
-        w.location_of(header),
+        location=header,
     )
     bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
     if bound is not None:
@@ -295,12 +286,10 @@ def _by_role(found: Found, header: Frame) -> Found | None:
     lines = [replace(header, line=n) for n in numbers]
     if not lines:
         return None
-    words = {**found.words, "name": name, "set": w.lines_of(lines), "src": 0}
-    words |= {"head": found.location.line if found.location else 0}
-    return replace(
-        found, cause="code-divergence", words=words, say="set by role/set by role", location=w.location_of(lines[0]),
-        evidence=(*found.evidence, *(x for f in lines for x in w.code_line(f, "rounds"))), fixes=("one length",),
-    )  # fmt: skip
+    head = found.location.line if found.location else 0
+    words = {"name": name, "set": w.lines_of(lines), "src": 0, "head": head}
+    told = _retold(found, "set by role", words, lines[0], "rounds", fixes=("one length",))
+    return replace(told, evidence=(*told.evidence, *(line for f in lines[1:] for line in w.code_line(f, "rounds"))))
 
 
 def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, WayOut] | None:
@@ -313,11 +302,9 @@ def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: Ot
     """The rank whose transfers in a row were not as many as each time before, and what in its loop may be the reason."""
     side = "sends to" if other.is_send else "receives from"
     way = next(iter(ways_past(gone.frame.file, gone.loop, gone.frame.line)), None) if other.made < other.usual else None
-    words = {
-        **found.words, "rank": other.rank, "made": other.made, "usual": other.usual, "side": f"{side} rank {other.peer}",
-        "at": w.at(gone.frame),
-    }  # fmt: skip
-    found = replace(found, words=words, say="other count/other count", confidence=0.88)
+    words = {"rank": other.rank, "made": other.made, "usual": other.usual, "side": f"{side} rank {other.peer}"}
+    words |= {"at": w.at(gone.frame)}
+    found = replace(found, words={**found.words, **words}, say="other count", confidence=0.88)
     if way is None:
         if by_role := _by_role(found, replace(gone.frame, line=gone.loop.header)):
             return by_role
@@ -325,11 +312,8 @@ def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: Ot
         apart = counted_apart(gone.frame, gone.loop.header, stack_path(s.case, across) or ())
         return found if apart is None else _by_both_counts(found, apart, other)
     frame = replace(gone.frame, line=way.line)
-    words |= {"text": way.text, "way": w.place(frame)}
-    return replace(
-        found, cause="code-divergence", words=words, say="round without/round without", location=w.location_of(frame),
-        evidence=(*found.evidence, *w.code_line(frame, "way past")), fixes=("together", "agree"),
-    )  # fmt: skip
+    words = {"text": way.text, "way": w.place(frame)}
+    return _retold(found, "round without", words, frame, "way past", fixes=("together", "agree"))
 
 
 def _by_both_counts(found: Found, apart: CountedApart, other: OtherCount) -> Found:
@@ -358,14 +342,7 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         EvidenceLine(f"rank {rank} exit", "normal end of the program"),
     )
     found = Found(
-        0.93 if culprits == (rank,) else 0.8,
-        culprits,
-        evidence_lines,
-        words,
-        "ended",
-        _EVEN,
-        s.others(culprits),
-        **w.at_call(call, header),
+        0.93 if culprits == (rank,) else 0.8, culprits, evidence_lines, words, "ended", _EVEN, **w.at_call(call, header)
     )
     until_ns = evidence.exit.time_ns if evidence.exit else 0
     is_data = bool(until_ns) and ran_out(s.case, (rank,), others, until_ns, header)
@@ -373,13 +350,7 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
     way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,), is_even)
     if way is None:
         return found
-    return _returned(replace(found, culprits=(rank,), victims=s.others((rank,))), *way)
-
-
-def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
-    """Not the data: the loop holds a `return` or `break` that may be taken on one rank alone."""
-    return replace(
-        found, cause="rank-exited-early", confidence=min(found.confidence, 0.86),
-        words={**found.words, "way": w.place(frame), "text": out.text}, say="returned/returned",
-        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("leave together",),
-    )  # fmt: skip
+    frame, out = way
+    told = {"cause": "rank-exited-early", "confidence": min(found.confidence, 0.86), "culprits": (rank,)}
+    words = {"way": w.place(frame), "text": out.text}
+    return _retold(found, "returned", words, frame, "way out", fixes=("leave together",), **told)

@@ -8,31 +8,24 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePath
 
+from unhang.analyze import logged_calls
 from unhang.analyze.by_kind import Events
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.log_progress import failed_by_itself
-from unhang.analyze.logged_calls import (
-    BUCKET_ELEMENTS,
-    UNEVEN_OPS,
-    Fingerprint,
-    TimedOut,
-    TracedCall,
-    are_far_apart,
-    beside_the_step,
-    fingerprints,
-    first_disagreement,
-    lines_of,
-    minority,
-    values_of,
-    what_differs,
-)
 from unhang.analyze.open_calls import CPU_GENERATOR
 from unhang.analyze.pasted import threads_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import ends_pass, rounds_apart
-from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
+from unhang.model import EvidenceLine, Fix, Frame, LogEvent
 from unhang.rules import wording as w
-from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
+from unhang.rules.advice import (
+    EVERY_RANK_CALLS,
+    NO_LONGER_TIMEOUT,
+    OF_THE_DATA,
+    OF_THE_PROGRAM,
+    PAD,
+    SEE_IT,
+)
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
 from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
@@ -47,7 +40,6 @@ _TOGETHER = frozenset(
 # The state of torch's generator, in bytes: Accelerate sends it from rank 0 where a loader begins.
 _GENERATOR = ("BROADCAST", CPU_GENERATOR)
 _SAYS = ("threads", "rounds", "epoch", "beside", "odd", "nobody")
-_OF_DATA, _OF_THE_PROGRAM = ((first, SEE_IT, NO_LONGER_TIMEOUT) for first in (EQUAL_BATCHES, EVERY_RANK_CALLS))
 # Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
 _LEAST_DONE = 2
@@ -65,14 +57,14 @@ def amounts_disagree(s: Situation) -> Iterator[Found]:
         op = known[0].op if known else ""
         if len({x.op for x in known}) != 1 or len({*amounts.values()}) < 2:
             continue
-        if op != "ALLGATHER" and are_far_apart(amounts.values()):
+        if op != "ALLGATHER" and logged_calls.are_far_apart(amounts.values()):
             continue
-        odd = minority(amounts)
+        odd = logged_calls.minority(amounts)
         sizes = ", ".join(f"rank {rank} {n}" for rank, n in sorted(amounts.items())[:6])
         yield Found(
             0.85,
             odd,
-            quote(lines_of(known)),
+            quote(logged_calls.lines_of(known)),
             {"op": op, "sizes": sizes, "ranks": w.name_ranks(sorted(amounts))},
             "odd" if odd else "nobody",
             (PAD, NO_LONGER_TIMEOUT),
@@ -95,16 +87,16 @@ def calls_disagree(s: Situation) -> Iterator[Found]:
             return
 
 
-def _amounts_differ(waits: Sequence[TimedOut]) -> bool:
-    sizes = [(x.op, x.numel_in) for x in waits if x.numel_in is not None and x.op not in UNEVEN_OPS]
+def _amounts_differ(waits: Sequence[logged_calls.TimedOut]) -> bool:
+    sizes = [(x.op, x.numel_in) for x in waits if x.numel_in is not None and x.op not in logged_calls.UNEVEN_OPS]
     by_program = {n for op, n in sizes if op not in _SIZED_BY_USER}
-    return len(by_program) > 1 or are_far_apart(n for op, n in sizes if op != "ALLGATHER")
+    return len(by_program) > 1 or logged_calls.are_far_apart(n for op, n in sizes if op != "ALLGATHER")
 
 
-def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], what: str) -> Found:
+def _apart(s: Situation, waits: Sequence[logged_calls.TimedOut], values: dict[int, object], what: str) -> Found:
     call = {x.rank: x for x in waits}
-    odd = minority(values)
-    beside = () if odd else beside_the_step({r: (call[r].op, call[r].numel_in) for r in values})
+    odd = logged_calls.minority(values)
+    beside = () if odd else logged_calls.beside_the_step({r: (call[r].op, call[r].numel_in) for r in values})
     odd = odd or beside
     others = tuple(sorted(r for r in values if r not in odd))
     sides = ", ".join(f"rank {r} in {call[r]}" for r in sorted(values)[:4])
@@ -118,10 +110,10 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
     return Found(
         0.85 if odd and waits[0].seq is not None else 0.75,
         odd,
-        (*quote(lines_of(waits)), *quote_own(rounds)),
+        (*quote(logged_calls.lines_of(waits)), *quote_own(rounds)),
         {"sides": sides, "what": what, "told": rounds[0].said[:MOST_WORDS] if rounds else "", **threads},
         next(x for x, is_so in zip(_SAYS, (threads, rounds, begins_epoch, beside, odd, True), strict=True) if is_so),
-        ("one thread", SEE_IT) if threads else _OF_DATA if is_uneven else _OF_THE_PROGRAM,
+        ("one thread", SEE_IT) if threads else OF_THE_DATA if is_uneven else OF_THE_PROGRAM,
         others if odd else (),
         cause="collective-order-race" if threads else "uneven-inputs" if is_uneven else "",
         collective={"op": call[others[0] if odd else min(values)].op, "seq": waits[0].seq},
@@ -131,26 +123,34 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
 @rule("fingerprint-mismatch")
 def fingerprint_mismatch(s: Situation) -> Iterator[Found]:
     """Other operations, or the same on other tensors; one side alone where the other is not in the log."""
-    found = fingerprints(s.events)
-    say = what_differs(found)
+    found = logged_calls.fingerprints(s.events)
+    say = logged_calls.what_differs(found)
     if found and (say != "tensors" or (_sizes_differ(found) and _is_other_tensor(s, found.values()))):
         sized = {r: (f.op, f.shape[0] if len(f.shape) == 1 else None) for r, f in found.items()}
-        odd = minority({r: f.seq if say == "counts" else (f.op, f.shape) for r, f in found.items()})
-        odd = odd or beside_the_step(sized)
+        odd = logged_calls.minority({r: f.seq if say == "counts" else (f.op, f.shape) for r, f in found.items()})
+        odd = odd or logged_calls.beside_the_step(sized)
         yield _of_prints(found, odd, 0.65 if say == "alone" else 0.9, say, (EVERY_RANK_CALLS, SEE_IT))
 
 
 @rule("fingerprint-shapes")
 def fingerprint_shapes(s: Situation) -> Iterator[Found]:
     """Other sizes of what is meant to be the same tensor."""
-    found = fingerprints(s.events)
-    if what_differs(found) == "tensors" and _sizes_differ(found) and not _is_other_tensor(s, found.values()):
-        odd = minority({rank: (f.shape, f.dtype) for rank, f in found.items()})
+    found = logged_calls.fingerprints(s.events)
+    if (
+        logged_calls.what_differs(found) == "tensors"
+        and _sizes_differ(found)
+        and not _is_other_tensor(s, found.values())
+    ):
+        odd = logged_calls.minority({rank: (f.shape, f.dtype) for rank, f in found.items()})
         yield _of_prints(found, odd, 0.92, "odd" if odd else "nobody", (PAD,))
 
 
 def _of_prints(
-    found: Mapping[int, Fingerprint], odd: tuple[int, ...], confidence: float, say: str, fixes: tuple[Fix, ...]
+    found: Mapping[int, logged_calls.Fingerprint],
+    odd: tuple[int, ...],
+    confidence: float,
+    say: str,
+    fixes: tuple[Fix, ...],
 ) -> Found:
     first = next(iter(found.values()))
     sides = ", ".join(
@@ -161,11 +161,11 @@ def _of_prints(
     return Found(confidence, odd, quote(f.event for f in found.values()), words, say, fixes, victims, collective=call)
 
 
-def _sizes_differ(found: Mapping[int, Fingerprint]) -> bool:
+def _sizes_differ(found: Mapping[int, logged_calls.Fingerprint]) -> bool:
     return len({(f.shape, f.dtype) for f in found.values()}) > 1
 
 
-def _is_other_tensor(s: Situation, found: Iterable[Fingerprint]) -> bool:
+def _is_other_tensor(s: Situation, found: Iterable[logged_calls.Fingerprint]) -> bool:
     """Whether sizes differ because another bucket or shard is meant: flat and large, as only DDP and FSDP make them, or asked for by them."""
     prints = tuple(found)
     if not all(len(f.shape) == 1 for f in prints):
@@ -174,42 +174,45 @@ def _is_other_tensor(s: Situation, found: Iterable[Fingerprint]) -> bool:
         return True
     sizes = [f.shape[0] for f in prints]
     is_gathered = any(f.op == "ALLGATHER" for f in prints)  # a program's own results may differ as much
-    return min(sizes) >= BUCKET_ELEMENTS or (are_far_apart(sizes) and not is_gathered)
+    return min(sizes) >= logged_calls.BUCKET_ELEMENTS or (logged_calls.are_far_apart(sizes) and not is_gathered)
 
 
 @rule("traced-calls-disagree")
 def traced_calls_disagree(s: Situation) -> Iterator[Found]:
     """The first position at which NCCL's traces differ in more than the amount."""
-    calls = first_disagreement(s.events)
+    calls = logged_calls.first_disagreement(s.events)
     if calls and not _is_one_tensor(calls):
-        yield _of_traces(s, calls, ", ".join(f"{c.name} {c}" for c in calls[:4]), _OF_THE_PROGRAM)
+        yield _of_traces(s, calls, ", ".join(f"{c.name} {c}" for c in calls[:4]), OF_THE_PROGRAM)
 
 
 @rule("traced-amounts-disagree")
 def traced_amounts_disagree(s: Situation) -> Iterator[Found]:
     """The first position at which NCCL's traces differ in the amount alone."""
-    calls = first_disagreement(s.events)
+    calls = logged_calls.first_disagreement(s.events)
     if calls and _is_one_tensor(calls):
         yield _of_traces(s, calls, ", ".join(f"{c.name} {c.numel}" for c in calls[:6]), (PAD, NO_LONGER_TIMEOUT))
 
 
-def _of_traces(s: Situation, calls: tuple[TracedCall, ...], sides: str, fixes: tuple[Fix, ...]) -> Found:
-    odd, first = minority(values_of(calls)), calls[0]
+def _of_traces(s: Situation, calls: tuple[logged_calls.TracedCall, ...], sides: str, fixes: tuple[Fix, ...]) -> Found:
+    odd, first = logged_calls.minority(logged_calls.values_of(calls)), calls[0]
     return Found(
         0.85,
         odd,
         quote(c.event for c in calls),
         {"op": first.op, "position": f"{first.position:x}", "sides": sides},
         fixes=fixes,
-        victims=s.others(odd) if odd else (),
         collective={"op": first.op, "seq": first.position},
     )
 
 
-def _is_one_tensor(calls: Sequence[TracedCall]) -> bool:
+def _is_one_tensor(calls: Sequence[logged_calls.TracedCall]) -> bool:
     """Whether it is the same call with other amounts: of one type, of an operation whose sizes are the program's own choice."""
     kinds = {(c.op, c.dtype) for c in calls}
-    return len(kinds) == 1 and calls[0].op in _TRACED_SIZED_BY_USER and not are_far_apart(c.numel for c in calls)
+    return (
+        len(kinds) == 1
+        and calls[0].op in _TRACED_SIZED_BY_USER
+        and not logged_calls.are_far_apart(c.numel for c in calls)
+    )
 
 
 @rule("nccl-mismatch")
@@ -227,7 +230,7 @@ def objects_disagree(s: Situation) -> Found | None:
     if first is None or not is_of_objects(first) or ran_out or s.events.has("cuda."):
         return None
     found = found_at_first(s, first, 0.7, {"head": first.head}, fixes=(EVERY_RANK_CALLS, SEE_IT))
-    return replace(found, culprits=(), victims=())
+    return replace(found, culprits=())
 
 
 @rule("ranks-compared")
@@ -258,10 +261,11 @@ def others_completed(s: Situation) -> Iterator[Found]:
         yield Found(
             0.7,
             alone,
-            (*quote(lines_of(waits), 2), *quote(done, 3)),
+            (*quote(logged_calls.lines_of(waits), 2), *quote(done, 3)),
             {"rank": alone[0], "call": waits[0], "others": others},
             fixes=(PAD, SEE_IT),
             collective={"op": waits[0].op, "seq": waits[0].seq},
+            victims=(),
         )
 
 
@@ -272,20 +276,19 @@ def ran_ahead(s: Situation) -> Iterator[Found]:
     if len({x.group for x in firsts if x.group}) > 1 or s.watchdogs.has_subgroups or s.watchdogs.lagging[0]:
         return
     for behind, ahead in ((b, a) for b in firsts for a in firsts if _has_left(a, b)):
-        odd = minority({x.rank: (x.seq, x.op, x.numel_in) for x in firsts if x.rank is not None})
+        odd = logged_calls.minority({x.rank: (x.seq, x.op, x.numel_in) for x in firsts if x.rank is not None})
         yield Found(
             0.65,
             odd,
-            quote(lines_of(firsts)),
+            quote(logged_calls.lines_of(firsts)),
             {"rank": behind.rank, "call": behind, "ahead_rank": ahead.rank, "ahead_call": ahead},
-            fixes=_OF_THE_PROGRAM,
-            victims=s.others(odd) if odd else (),
+            fixes=OF_THE_PROGRAM,
             collective={"op": behind.op, "seq": behind.seq},
         )
         return
 
 
-def _has_left(ahead: TimedOut, behind: TimedOut) -> bool:
+def _has_left(ahead: logged_calls.TimedOut, behind: logged_calls.TimedOut) -> bool:
     if behind.seq is None or ahead.seq is None or not behind.keeps_cpu or {ahead.op, behind.op} - _TOGETHER:
         return False
     return ahead.seq > behind.seq and (ahead.op, ahead.numel_in) != (behind.op, behind.numel_in)
@@ -298,11 +301,12 @@ def submitted_apart(s: Situation) -> Iterator[Found]:
         missing = _missed_by(lines, s.case.job.world_size == _TWO)
         if any(a - b and b - a for a, b in combinations(list(missing.values())[:_MOST_TENSORS], 2)):
             ranks = sorted(set().union(*missing.values()))
-            odd = minority({r: frozenset(tensor for tensor, who in missing.items() if r in who) for r in ranks})
+            odd = logged_calls.minority(
+                {r: frozenset(tensor for tensor, who in missing.items() if r in who) for r in ranks}
+            )
             some = list(missing.items())[:3]
             sides = "; ".join(f"{w.name_ranks(sorted(who))} did not submit {tensor}" for tensor, who in some)
-            victims = s.others(odd) if odd else ()
-            yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=_OF_THE_PROGRAM, victims=victims)
+            yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=OF_THE_PROGRAM)
             return
 
 
@@ -356,7 +360,7 @@ def waits_ended_apart(s: Situation) -> Iterator[Found]:
     is_everybody = len(named) > 1 and set(named) >= _everybody(s)
     if not is_everybody and not all(_TOGETHER_IN_CODE.fullmatch(call) for call in calls):
         return
-    odd = minority({rank: call for rank, (_, call) in named.items()})
+    odd = logged_calls.minority({rank: call for rank, (_, call) in named.items()})
     shown = {call: e for e, call in reversed(waits)}
     ranks_in = {call: sorted(r for r, (_, c) in named.items() if c == call) for call in shown}
     quoted = waits if len(waits) <= _MOST_WAITS else [(e, call) for call, e in shown.items()]
@@ -366,9 +370,8 @@ def waits_ended_apart(s: Situation) -> Iterator[Found]:
         tuple(_in_call(e, call) for e, call in quoted),
         {"sides": ", ".join(_side(ranks_in[call], call, e) for call, e in shown.items())},
         "all" if is_everybody else "some",
-        _OF_THE_PROGRAM,
-        s.others(odd) if odd else (),
-        w.location_of(next(iter(user_frames(named[odd[0]][0].frames)), None)) if odd else None,
+        OF_THE_PROGRAM,
+        location=w.own_line(named[odd[0]][0].frames) if odd else None,
     )
 
 
@@ -387,7 +390,7 @@ def _call_of(frames: Sequence[Frame]) -> str:
 
 
 def _side(ranks: Sequence[int], call: str, error: SeenError) -> str:
-    frame = next(iter(user_frames(error.frames)), None)
+    frame = w.own_line(error.frames)
     place = f" ({PurePath(frame.file).name}:{frame.line})" if frame else ""
     return f"{w.name_ranks(ranks) if ranks else 'a rank'} in {call}{place}"
 

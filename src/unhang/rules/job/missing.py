@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.analyze.align import StuckCollective, passed_mismatches
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import innermost, user_path
 from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.open_calls import STALLED, InFlight, awaited_call, in_flight
 from unhang.analyze.positions import bare_op, numels, ranks_with_dump
@@ -40,7 +40,9 @@ def never_issued(s: Situation) -> Iterator[Found]:
     explained = {r for d in s.divergences for r in d.odd}
     found = [a for a in _awaited(s) if not set(a.ranks) <= explained]
     ranks = tuple(sorted({r for a in found for r in a.ranks}))
-    if len(found) > 1 and any(_may_have_lost_a_call(s, r) for r in ranks):
+    # A call that keeps a rank may be overwritten where its buffer has wrapped, and it does not say how far it is.
+    table = s.case.calls
+    if len(found) > 1 and any(r in table.wrapped_ranks and r not in table.progress["rank"] for r in ranks):
         victims = tuple(sorted({v for a in found for v in a.victims} - set(ranks)))
         first = _never(s, found[0])
         words = {**first.words, "who": w.name_ranks(ranks), "awaited": _awaited_by(found[0].edges[0])}
@@ -131,11 +133,6 @@ def _has_hidden_transfers(s: Situation) -> bool:
     return any(enqueued > s.index.last(group).get(rank, 0) for rank, group, enqueued in zip(*progress, strict=True))
 
 
-def _may_have_lost_a_call(s: Situation, rank: int) -> bool:
-    """Whether a call that keeps the rank may be overwritten: its buffer has wrapped, and it does not say how far it is."""
-    return rank in s.case.calls.wrapped_ranks and rank not in s.case.calls.progress["rank"]
-
-
 def _awaited_by(edge: WaitEdge) -> str:
     """What a wait needs of its target."""
     return f"the other side of rank {edge.waiter}'s {edge.what.split()[0]}" if edge.kind == "p2p" else edge.what
@@ -166,11 +163,11 @@ def _never(s: Situation, a: Awaited) -> Found:
         words,
         "never",
         ("look",),
-        a.victims,
-        w.location_of(path[-1] if path else None),
-        w.group_of(a.call.group) if a.call else w.group_named(a.edges[0].group),
-        w.collective_of(a.call, a.call.seq) if a.call else None,
-        "slow-rank0-work" if rank0_alone else "",
+        victims=a.victims,
+        location=innermost(path),
+        group=w.group_of(a.call.group) if a.call else w.group_named(a.edges[0].group),
+        collective=w.collective_of(a.call, a.call.seq) if a.call else None,
+        cause="slow-rank0-work" if rank0_alone else "",
         is_root=True,
     )
 
@@ -205,7 +202,7 @@ def _intrusion(s: Situation, a: Awaited, wrong: tuple[int, ...], is_later: bool)
         tuple(sorted(set(a.victims) - set(wrong))),
         cause="code-divergence",
         is_root=is_later,
-        **w.at_call(call, path[-1] if path else None),
+        **w.at_call(call, innermost(path)),
     )
 
 
@@ -265,7 +262,7 @@ def _stands(s: Situation, f: InFlight) -> Found:
         "own" if f.how == STALLED else "behind" if f.behind else "none",
         None,
         tuple(r for r in s.case.world if r not in f.behind),
-        **w.at_call(f.call, path[-1] if path else None),
+        **w.at_call(f.call, innermost(path)),
     )
 
 
@@ -310,7 +307,7 @@ def no_dump(s: Situation) -> Found | None:
         "log": w.verb(unseen, "its log and exit code", "their logs and exit codes"),
         "node": w.verb(unseen, "its node", "their nodes"),
         "one_of": "" if is_sure else f": o{one_of}",
-        "why": _GONE if is_gone else _why(is_watched, is_alive) if is_sure else f" O{one_of}; which, is not told.",
+        "why": _GONE if is_gone else _why(is_watched, is_alive) if is_sure else f" O{one_of}; nothing tells which one.",
     }
     return Found(
         # A file may be lost too, and the call stand still for another reason: only a watcher knows that there was nobody.
@@ -379,9 +376,8 @@ def _described(s: Situation, found: StuckCollective) -> Found:
         },
         "sizes" if is_of_size else "calls",
         ("shape",) if is_of_size else ("same",),
-        s.others(culprits) if culprits else (),
-        w.location_of(path[-1] if path else None),
-        w.group_of(found.group),
-        w.collective_of(mine, found.seq),
+        location=innermost(path),
+        group=w.group_of(found.group),
+        collective=w.collective_of(mine, found.seq),
         cause="size-mismatch" if is_of_size else "code-divergence",
     )

@@ -1,9 +1,9 @@
-"""Rules on the network and its transports, from what a job printed."""
+"""Rules on the network, its transports and its settings, from what a job printed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from unhang.analyze.failures import Failure, is_timeout
 from unhang.analyze.first_errors import errors_of
@@ -50,6 +50,27 @@ _LOCAL = ("169.254.", "fe80:", "172.17.0.")  # of a link or of Docker's bridge: 
 # Of open connections.
 _BROKEN = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
 _SENDING = frozenset({"write", "writev", "send", "sendmsg"})
+# Of settings.
+# What the two ends of a connection must agree on: it decides into which pieces a message is cut.
+MUST_AGREE = frozenset(
+    {
+        "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
+        "NCCL_MAX_CTAS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NCHANNELS_PER_NET_PEER", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE",
+        "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_CROSS_NIC", "NCCL_PXN_DISABLE", "NCCL_P2P_PXN_LEVEL", "NCCL_MIN_P2P_NCHANNELS",
+        "NCCL_MAX_P2P_NCHANNELS", "NCCL_CHUNK_SIZE",
+    }
+)  # fmt: skip
+_IS_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f]*:[0-9a-f:]+")
+_LEAST_LIMIT_MS = 1000  # the first collective alone takes longer, as it connects the ranks
+# Of each kind of line that decides: how sure it is, and its fixes.
+_DECIDING = {
+    "refused": (0.96, ("accepted",)),
+    "no_algorithm": (0.96, ("unforced",)),
+    "unknown_word": (0.95, ("unforced",)),
+    "bad_address": (0.95, ("no-address",)),
+    "no_network": (0.9, ("free-choice", "loadable")),
+    "no_plugin": (0.75, ("free-choice", "loadable")),
+}
 
 
 @rule("memlock-limit")
@@ -57,7 +78,8 @@ def memlock_limit(s: Situation) -> Found | None:
     """Failed registrations; the warning alone only where the job is in trouble with RDMA."""
     events = s.events.of(*_NOT_LOCKED, _WARNING)
     kinds = {e.kind for e in events}
-    if (kinds == {_WARNING} and not _is_in_rdma_trouble(s)) or not kinds:
+    has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
+    if not kinds or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
         return None
     if kinds == {_WARNING}:
         confidence = 0.6
@@ -67,11 +89,6 @@ def memlock_limit(s: Situation) -> Found | None:
         confidence = 0.88 if "rdma.register_no_memory" in kinds else 0.8
     limit = next((e["limit"] or f"{e['kbytes']} kB" for e in events if e["limit"] or e["kbytes"]), "")
     return found_in(s, events, confidence, words={"limit": f" ({limit})" if limit else ""})
-
-
-def _is_in_rdma_trouble(s: Situation) -> bool:
-    has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
-    return has_failed and in_trouble(s)
 
 
 def _retried(s: Situation) -> list[LogEvent]:
@@ -89,7 +106,8 @@ def ib_link(s: Situation) -> Found | None:
     if fatal:
         culprits = ranks_in(fatal) or ranks_in(down)
         return found_in(s, events, 0.96, culprits, say="fatal", words={"where": on_nodes(fatal)})
-    if down and (in_trouble(s) or not _came_back(s, down)):
+    active = s.events.of("rdma.port_active", "rdma.link_up")
+    if down and (in_trouble(s) or not (active and active[-1].order > down[-1].order)):
         words = {"where": on_nodes(down), "times": f" ({len(down)} times)" if len(down) > 1 else ""}
         confidence = 0.92 if retried else 0.85 if len(down) >= _FLAPPING else 0.76
         return found_in(s, events, confidence, ranks_in(down), say="down", words=words)
@@ -97,11 +115,6 @@ def ib_link(s: Situation) -> Found | None:
     if not retried or not is_ib or somebody_died(s, retried) or not _has_worked(s, retried[0]):
         return None
     return found_in(s, retried, 0.6, (), say="retried")
-
-
-def _came_back(s: Situation, down: Sequence[LogEvent]) -> bool:
-    active = s.events.of("rdma.port_active", "rdma.link_up")
-    return bool(active) and active[-1].order > down[-1].order
 
 
 def _has_worked(s: Situation, event: LogEvent) -> bool:
@@ -185,7 +198,9 @@ def network_interface(s: Situation) -> Found | None:
         return None
     if s.events.has("elastic.restarting") and any(_has_worked(s, e) for e in (*failed, *retries)):
         return None  # after a restart a peer that is not there is no wrong way to it
-    found = in_order(s.events.of(*_NAMED), _without_address(s), failed, retries)
+    # Where NCCL has said that it found an interface, an address that is none came of another NCCL, or of no NCCL.
+    addressless = () if s.events.has("fabric.bootstrap_using") else s.events.of("fabric.no_address")
+    found = in_order(s.events.of(*_NAMED), addressless, failed, retries)
     if any(e.kind == "gloo.connect_failed" for e in found):
         found = in_order(found, (e for e in s.events.of(_FELL_BACK) if "loopback" in e.text))
     events = found or _on_a_link_only(s)
@@ -220,11 +235,6 @@ def named_interface(s: Situation) -> tuple[LogEvent, ...]:
     ]
     missing = [e for e in s.events.of("fabric.no_interface") if "socket interface found" in e.text]
     return in_order(names[:1], missing) if names and missing and names[0].order < missing[0].order else ()
-
-
-def _without_address(s: Situation) -> Sequence[LogEvent]:
-    """Peers whose address is none, where NCCL has not said that it found an interface; else what came was not of the same NCCL, or of no NCCL."""
-    return () if s.events.has("fabric.bootstrap_using") else s.events.of("fabric.no_address")
 
 
 def _on_a_link_only(s: Situation) -> tuple[LogEvent, ...]:
@@ -282,12 +292,9 @@ def network_unstable(s: Situation) -> Found | None:
     if not broken:
         return None
     words = {"who": w.name_ranks(sorted(f.rank for f in broken))}
-    return Found(0.72, (), _exceptions(broken[:4]), words, say="everywhere")
-
-
-def _exceptions(failures: Iterable[Failure]) -> tuple[EvidenceLine, ...]:
-    errors = [(f.rank, f.error) for f in failures if f.error]
-    return tuple(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message[:200]}") for rank, e in errors)
+    errors = [(f.rank, f.error) for f in broken[:4] if f.error]
+    evidence = [EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message[:200]}") for rank, e in errors]
+    return Found(0.72, (), evidence, words, say="everywhere")
 
 
 def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:
@@ -301,13 +308,73 @@ def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:
         return ()
     first, first_end = min(f.error.time_ns for f in broken if f.error), min(ends.values())
     lost = {f.rank for f in broken}
-    is_alive = first_end > first and all(r in lost or (ends[r] > first_end and _was_ended(s, r)) for r in s.case.world)
+    ended = {r for r, e in s.case.ranks.items() if e.exit and e.exit.kind == "signal" and e.exit.code == -15}  # told to
+    is_alive = first_end > first and all(r in lost or (ends[r] > first_end and r in ended) for r in s.case.world)
     gave_up = any(is_timeout(h) for e in s.case.ranks.values() for h in e.handled)
     is_broken = all(f.error and _BROKEN.search(f.error.message) for f in broken)
     return broken if is_alive and is_broken and not gave_up else ()
 
 
-def _was_ended(s: Situation, rank: int) -> bool:
-    """Whether a signal that a launcher sends ended the rank."""
-    end = s.case.ranks[rank].exit
-    return end is not None and end.kind == "signal" and end.code == -15
+@rule("misconfigured-env")
+def misconfigured_env(s: Situation) -> Iterator[Found]:
+    """The deciding lines; else pieces of different size, with the settings that differ, of which both ends are to blame."""
+    deciding = s.events.of(*(f"environment.{name}" for name in _DECIDING))
+    if deciding:
+        first = deciding[0]
+        say = first.kind.removeprefix("environment.")
+        confidence, fixes = _DECIDING[say]
+        network = [e for e in s.events.of("environment.nccl_set") if e["name"].startswith("NCCL_NET")]
+        words = {name: first[name] for name in ("name", "value", "function")}
+        words |= {"repr": repr(first["value"]), "word": repr(first["word"])}
+        words |= {"none": "none of the networks that it may use"}
+        if say == "bad_address":
+            words["value"] = f"={first['value']}" if first["value"] else ""
+        if say == "no_plugin" and network:
+            confidence = 0.9
+            words["none"] = f"no network that fits {network[0]['name']}={network[0]['value']}"
+        culprits = None if say == "refused" else ()
+        events = [e for e in deciding if e.kind == first.kind]
+        yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes)
+        return
+    addresses = [e for e in s.events.of("gloo.no_interface") if _IS_ADDRESS.fullmatch(e["interface"])]
+    if addresses:
+        words = {"name": "GLOO_SOCKET_IFNAME", "value": addresses[0]["interface"]}
+        yield found_in(s, addresses, 0.97, (), words=words, say="address", fixes=("right-name",))
+        return
+    if named := named_interface(s):
+        words = {"name": named[0]["name"], "value": named[0]["value"].strip().rstrip(".")}
+        yield found_in(s, named, 0.95, (), words=words, say="no_interface", fixes=("right-name",))
+        return
+    limits = {x.limit_ms for x in s.watchdogs.timed_out}
+    if limits and all(limit is not None and 0 <= limit < _LEAST_LIMIT_MS for limit in limits):
+        events = [e for x in s.watchdogs.timed_out for e in x.events]
+        words = {"limit": str(max(filter(None, limits), default=0))}
+        yield found_in(s, events, 0.9, (), words=words, say="limit", fixes=("limit",))
+        return
+    differ = s.events.of("environment.sizes_differ")
+    if differ and not s.events.has("fingerprint.mismatch", "fingerprint.nccl"):
+        unequal = _unequal(s)
+        values = dict.fromkeys(f"{e['value']} on {e['node']}" for e in unequal)
+        words = {"name": unequal[0]["name"] if unequal else "", "values": " and ".join(values)}
+        words |= {"local": differ[0]["local"], "remote": differ[0]["remote"]}
+        say, confidence = ("set", 0.92) if unequal else ("sizes", 0.68)
+        events = [*unequal, *differ]
+        yield found_in(s, events, confidence, (), words=words, say=say, fixes=("compare", "one-place"))
+
+
+def _unequal(s: Situation) -> Sequence[LogEvent]:
+    """The lines of the first setting that must agree and does not, one line for each value."""
+    by_name: dict[str, dict[str, LogEvent]] = {}
+    for event in s.events.of("environment.nccl_set"):
+        if event["name"] in MUST_AGREE and event["node"]:
+            by_name.setdefault(event["name"], {}).setdefault(_same(event["value"]), event)
+    unequal = (v for v in by_name.values() if len(v) > 1 and len({e["node"] for e in v.values()}) > 1)
+    return tuple(next(unequal, {}).values())
+
+
+def _same(value: str) -> str:
+    """Two spellings of one value are one value."""
+    from unhang.rules.env.values import number  # with it come the tables of all variables
+
+    found = number(value)
+    return str(found) if found is not None and value.strip().isdecimal() else value.strip().lower()

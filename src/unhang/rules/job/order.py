@@ -1,10 +1,11 @@
-"""Rules on calls in another order, and on sends and receives whose other side is another one or nowhere."""
+"""Rules on calls in another order: a race of threads, a circle over several groups, two calls that wait crosswise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from unhang.analyze.callpath import Path, user_path
+from unhang.analyze import order
+from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of, is_log_only
 from unhang.analyze.framework_settings import is_metric
@@ -12,16 +13,6 @@ from unhang.analyze.going_on import not_come
 from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.loop_heads import SortedApart, loop_sorted_apart
-from unhang.analyze.order import (
-    MadeAlone,
-    is_dispatch_race,
-    is_seen_elsewhere,
-    is_thread_race,
-    left_out,
-    made_alone,
-    out_of_order,
-    receive_first,
-)
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, surroundings
@@ -31,9 +22,7 @@ from unhang.analyze.waits_for import edges_on
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import (
-    EVERY_RANK_CALLS,
-    NO_LONGER_TIMEOUT,
-    SEE_IT,
+    OF_THE_PROGRAM,
     decided_together,
     deciding,
     fixes_of,
@@ -51,14 +40,16 @@ _MOST_COMPANIONS = 256
 def collective_order_race(s: Situation) -> Iterator[Found]:
     """A race on one group, or a cycle over several."""
     d = s.divergence
-    if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
+    if d is not None and (order.is_thread_race(s, d) or (order.is_dispatch_race(d) and not d.left_loop)):
         yield _race(s, d)
     elif is_log_only(s):
         yield from _two_threads(s)
     elif d is None and s.judges_waits:
         is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or tags_apart(s) or wrong_peers(s))
         for cycle in s.waits.cycles:
-            is_explained = _is_of_another_kind(s, cycle) or is_of_partners or left_out(s, cycle) or left_transfers(s)
+            is_explained = (
+                _is_of_another_kind(s, cycle) or is_of_partners or order.left_out(s, cycle) or left_transfers(s)
+            )
             is_of_stacks = s.standing is not None and any(
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
             )
@@ -73,15 +64,7 @@ def _two_threads(s: Situation) -> Iterator[Found]:
         return
     first = apart[0]
     words = {"what": first.what, "at": w.at(first.caller), "beside": w.place(first.beside)}
-    yield Found(
-        0.8,
-        (),
-        tuple(map(w.stack_of, apart[:3])),
-        words,
-        "two threads",
-        ("threads",),
-        location=w.location_of(first.caller),
-    )
+    yield Found(0.8, (), tuple(map(w.stack_of, apart[:3])), words, "two threads", ("threads",), location=first.caller)
 
 
 def _is_of_another_kind(s: Situation, cycle: tuple[int, ...]) -> bool:
@@ -91,7 +74,7 @@ def _is_of_another_kind(s: Situation, cycle: tuple[int, ...]) -> bool:
 
 
 def _race(s: Situation, d: Divergence) -> Found:
-    by_thread = is_thread_race(s, d)
+    by_thread = order.is_thread_race(s, d)
     frame = _race_frame(s, d) if by_thread else d.location
     mine, theirs = w.name_call(d.odd_call), w.name_call(d.reference_call)
     words = {
@@ -156,14 +139,16 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p, is_mixed = all(e.kind == "p2p" for e in edges), len({e.kind for e in edges}) > 1
     left = s.departures(cycle)
-    is_pattern = _all_do_the_same(edges) and all(is_seen_elsewhere(s, r) for r in cycle)
+    is_one_kind = p2p and len({e.what.split(" ")[0] for e in edges}) == 1  # all receive first, or all send first
+    is_pattern = is_one_kind and all(order.is_seen_elsewhere(s, r) for r in cycle)
     is_one_line = is_pattern and len({stack_path(s.case, r) for r in cycle}) == 1  # then nobody went another way
-    by_order = out_of_order(s, edges)
-    by_habit = () if by_order or is_one_line else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
+    by_order = order.out_of_order(s, edges)
+    unforetold = tuple(sorted(left)) if 0 < len(left) < len(cycle) else ()
+    by_habit = () if by_order or is_one_line else _with_companions(s, cycle, left, unforetold)
     by_past = () if by_order or by_habit or not p2p or is_one_line else with_new_transfer(s, cycle)
     odd = by_order or by_habit or by_past
-    is_known = all(r in left or (is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
-    line = () if odd or is_pattern else receive_first(s, cycle)
+    is_known = all(r in left or (order.is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
+    line = () if odd or is_pattern else order.receive_first(s, cycle)
     locked = None if odd or p2p else _locked(s, cycle)  # who takes the lock first is chance
     culprits = odd or (cycle if line or (len(cycle) <= _MOST_NAMED and is_known and not locked) else ())
     first = culprits[:1] or (cycle[:1] if locked else ())
@@ -183,7 +168,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         more = " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
     by_key = loop_sorted_apart(path or stack_path(s.case, cycle[0]) or ()) if not locked else None
-    if (alone := made_alone(s, cycle)) is not None:
+    if (alone := order.made_alone(s, cycle)) is not None:
         return _made_by_its_rank(s, cycle, alone)
     decides = None if p2p or locked or by_key else _one_sided_test(s, cycle, odd, path)
     fix = decided_together(*decides) if decides else _fix_of(s, cycle, odd, by_key, p2p, bool(locked))
@@ -193,7 +178,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         "odd": f"; {w.name_ranks(odd)} left the order of the others" if odd else "",
         "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]),
         "more": more,
-        "lead": w.lead(path[-1] if path else None),
+        "lead": w.lead(innermost(path)),
         "lines": w.listed(sorted({w.spot(f) for x in locked or () for f in (x.holds, x.waits)}) or [""]),
         "lock": locked[0].what if locked else "",
         **(_of_key(by_key) if by_key else {}),
@@ -205,11 +190,9 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         words,
         "cycle",
         (fix,),
-        s.others(culprits),
-        w.location_of(path[-1] if path else None),
-        w.group_named(awaited.group),
-        {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
-        "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
+        victims=s.others(culprits),
+        **w.at_wait(awaited, innermost(path)),
+        cause="code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
         condition=gate_of(decides[1] if decides else None),
     )
 
@@ -282,7 +265,7 @@ def _from_threads(s: Situation, cycle: tuple[int, ...]) -> bool:
     return any(len(set(table["thread"][table.rank_rows(r)].tolist())) > 1 for r in cycle)
 
 
-def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: MadeAlone) -> Found:
+def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: order.MadeAlone) -> Found:
     culprits, call = alone.ranks, alone.call
     awaited = _awaited(s, culprits, cycle)
     words = {
@@ -300,7 +283,7 @@ def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: MadeAlone) ->
     say = "alone" if alone.is_first else "led there by a library" if is_in_library else "led there"
     fixes: Sequence[str | Fix] = fixes_of(alone.line, alone.condition, w.name_ranks(culprits))
     return Found(
-        0.9, culprits, (*_cycle_lines(s, culprits), *source), words, f"{say}/{say}",
+        0.9, culprits, (*_cycle_lines(s, culprits), *source), words, say,
         ("out of the hook",) if is_in_library else fixes, s.others(culprits), cause="code-divergence",
         condition=gate_of(alone.condition), **w.at_call(call, alone.line),
     )  # fmt: skip
@@ -313,21 +296,11 @@ def _cycle_lines(s: Situation, cycle: tuple[int, ...]) -> Iterator[EvidenceLine]
         yield from w.stack_lines(s.case.ranks.get(rank), 2)
 
 
-def _all_do_the_same(edges: Sequence[WaitEdge]) -> bool:
-    """Whether all receive first, or all send first: then the pattern itself is at fault, not one of them."""
-    return all(e.kind == "p2p" for e in edges) and len({e.what.split(" ")[0] for e in edges}) == 1
-
-
 def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) -> WaitEdge | None:
     """The oldest wait of the cycle for a culprit."""
     waits = edges_on(s.waits, culprits) if len(culprits) < len(cycle) else {}
     found = [e for edges in waits.values() for e in edges if e.waiter in cycle]
     return min(found, key=lambda e: e.since_ns or 0, default=None)
-
-
-def _left_their_habit(left: Mapping[int, int], cycle: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the cycle that made a call which nothing foretold, if that tells them from the others."""
-    return tuple(sorted(left)) if 0 < len(left) < len(cycle) else ()
 
 
 def _with_companions(
@@ -361,7 +334,7 @@ def waits_crosswise(s: Situation) -> Found | None:
     by, late = (by, {c.rank for c in behind}) if by else not_come(s)
     everybody = {*s.watchdogs.ranks, *others, *late}
     is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
-    places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
+    places = {(call, w.own_line(e.frames)) for e, call in others.values()}
     if not (is_all and waits and by and late & set(others) and len(places) == 1):
         return None
     ranks, ((call, place), *_) = tuple(sorted({*others, *late})), places
@@ -376,8 +349,8 @@ def waits_crosswise(s: Situation) -> Found | None:
         ranks if 2 * len(ranks) < len(everybody) else (),
         (*quote(lines_of(waits), 3), *raised[:3]),
         words,
-        fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+        fixes=OF_THE_PROGRAM,
         victims=s.watchdogs.ranks,
-        location=w.location_of(place),
+        location=place,
         collective={"op": waits[0].op, "seq": waits[0].seq},
     )

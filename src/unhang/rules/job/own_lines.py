@@ -6,32 +6,20 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Protocol, TypeVar
 
+from unhang.analyze import told_apart
 from unhang.analyze.first_errors import first_error
 from unhang.analyze.log_progress import work_before_the_wait
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.odd_ones import Told, counted_past, late_in_common_work, told_its_end
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import (
-    Apart,
-    FewInACall,
-    TookLonger,
-    Unlike,
-    another_branch,
-    few_in_a_call,
-    skipped_or_left,
-    took_longer,
-    unlike_numbers,
-)
-from unhang.model import grouped, user_frames
+from unhang.model import grouped
 from unhang.read.ras import Counts, Member, Report, reports_in
 from unhang.rules import wording as w
-from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
+from unhang.rules.advice import OF_THE_DATA, OF_THE_PROGRAM, SEE_IT
 from unhang.rules.base import OTHERWISE, Find, Found, Names, rule
 from unhang.rules.log_lines import MOST_WORDS, quote, quote_own
 
-_OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
-_OF_ITS_DATA = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
 T = TypeVar("T")
 
 
@@ -66,24 +54,26 @@ def _of(s: Situation, seen: _ToldApart, confidence: float, most: int = 2, **more
     return Found(confidence, seen.ranks, evidence, words, **{"victims": waited, **more})
 
 
-@_told_by("skipped-by-some", skipped_or_left)
-def skipped_by_some(s: Situation, apart: Apart) -> Found:
+@_told_by("skipped-by-some", told_apart.skipped_or_left)
+def skipped_by_some(s: Situation, apart: told_apart.Apart) -> Found:
     """Surer where a wait ran out behind it than where somebody ended the job."""
     sure, others = 0.75 if s.watchdogs.first is not None else 0.62, s.others(apart.ranks)
     words = {"others": w.name_ranks(others) if others else "the others"}
-    fixes, cause = (_OF_ITS_DATA, "uneven-inputs") if apart.is_data else (_OF_THE_PROGRAM, "")
+    fixes, cause = (OF_THE_DATA, "uneven-inputs") if apart.is_data else (OF_THE_PROGRAM, "")
     return _of(s, apart, sure, words=words, fixes=fixes, victims=others, cause=cause)
 
 
-@_told_by("another-branch", another_branch)
-def in_another_branch(s: Situation, apart: Apart) -> Found:
+@_told_by("another-branch", told_apart.another_branch)
+def in_another_branch(s: Situation, apart: told_apart.Apart) -> Found:
     """Several ranks that never came to the call in which the others waited, where both sides tell what they did instead."""
     wait = s.watchdogs.timed_out[0]
-    return _of(s, apart, 0.75, fixes=_OF_THE_PROGRAM, collective={"op": wait.op, "seq": wait.seq})
+    return _of(s, apart, 0.75, fixes=OF_THE_PROGRAM, collective={"op": wait.op, "seq": wait.seq})
 
 
-@_told_by("call-of-a-few", lambda s: None if work_before_the_wait(s.events) is not None else few_in_a_call(s))
-def call_of_a_few(s: Situation, few: FewInACall) -> Found:
+@_told_by(
+    "call-of-a-few", lambda s: None if work_before_the_wait(s.events) is not None else told_apart.few_in_a_call(s)
+)
+def call_of_a_few(s: Situation, few: told_apart.FewInACall) -> Found:
     """The ranks that wait, if they are fewer; of two halves neither is accused."""
     waits = [x for x in s.watchdogs.timed_out if x.rank in few.waiting]
     counters = [c.event for c in s.watchdogs.counters if c.rank in few.idle]
@@ -98,13 +88,14 @@ def call_of_a_few(s: Situation, few: FewInACall) -> Found:
         few.waiting if len(few.waiting) < len(few.idle) else (),
         (*quote(lines_of(waits), 3), *quote(counters, 3)),
         words,
-        fixes=_OF_THE_PROGRAM,
+        fixes=OF_THE_PROGRAM,
         collective={"op": few.wait.op, "seq": few.wait.seq},
+        victims=(),
     )
 
 
-@_told_by("unlike-numbers", unlike_numbers)
-def unlike_in_the_last_round(s: Situation, unlike: Unlike) -> Found:
+@_told_by("unlike-numbers", told_apart.unlike_numbers)
+def unlike_in_the_last_round(s: Situation, unlike: told_apart.Unlike) -> Found:
     """A shape is of a tensor that they exchange; batches are what a loop goes by, and explain that the calls differ; other numbers may decide a branch."""
     sides = grouped((line.values, line) for line in unlike.lines)
     fewest = min(map(len, sides.values()))
@@ -118,14 +109,13 @@ def unlike_in_the_last_round(s: Situation, unlike: Unlike) -> Found:
         (*quote_own(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
         {"first": first, "other": other},
         f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
-        fixes=_OF_ITS_DATA if is_rounds else _OF_THE_PROGRAM,
-        victims=s.others(culprits) if culprits else (),
+        fixes=OF_THE_DATA if is_rounds else OF_THE_PROGRAM,
         cause="size-mismatch" if unlike.is_shape else "uneven-inputs" if is_rounds else "",
     )
 
 
-@_told_by("took-longer", took_longer)
-def took_longer_than_others(s: Situation, late: TookLonger) -> Found:
+@_told_by("took-longer", told_apart.took_longer)
+def took_longer_than_others(s: Situation, late: told_apart.TookLonger) -> Found:
     """Ranks at work for longer than the others waited: late, not missing."""
     return _of(s, late, 0.78, words={"seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"})
 
@@ -134,7 +124,7 @@ def took_longer_than_others(s: Situation, late: TookLonger) -> Found:
 def counted_past_the_waiting(s: Situation, past: Told) -> Found:
     """Ranks that are done with a loop in which others wait: they had fewer rounds, or left early."""
     words = {"theirs": past.lines[-1].said[:MOST_WORDS]}
-    return _of(s, past, 0.78, words=words, fixes=_OF_ITS_DATA, victims=s.others(past.ranks))
+    return _of(s, past, 0.78, words=words, fixes=OF_THE_DATA, victims=None)
 
 
 @_told_by("told-its-end", told_its_end)
@@ -210,7 +200,6 @@ def ras_lags(s: Situation) -> Found | None:
         quote(e for c in last.counts for e in c.events),
         words,
         say="still" if is_still else "hang" if s.is_hang else "",
-        victims=s.others(ranks) if ranks else (),
     )
 
 
@@ -256,10 +245,9 @@ def ras_crossed(s: Situation) -> Found | None:
     }
     evidence = s.case.ranks.get(ranks[0]) if ranks else None
     stack = evidence.main_stack if evidence is not None else None
-    frame = next(iter(user_frames(stack.frames)), None) if stack is not None else None
+    frame = w.own_line(stack.frames) if stack is not None else None
     events = (*found.more.events, *found.less.events)
-    victims = s.others(ranks) if ranks else ()
-    return Found(0.85, ranks, quote(events), words, victims=victims, location=w.location_of(frame))
+    return Found(0.85, ranks, quote(events), words, location=frame)
 
 
 @rule("ras-missing", names=Names.FAILURE)
@@ -278,11 +266,4 @@ def ras_missing(s: Situation) -> Found | None:
         who = f"process {pid} on {node}" + (f" and {len(last.processes) - 1} more" if len(last.processes) > 1 else "")
     words = {"who": who or "some processes", "are": "is" if max(len(ranks), len(last.processes)) == 1 else "are"}
     words["do"] = "does" if words["are"] == "is" else "do"
-    return Found(
-        0.6 if last.dead else 0.45,
-        ranks,
-        quote(last.missing_events),
-        words,
-        say="dead" if last.dead else "",
-        victims=s.others(ranks) if ranks else (),
-    )
+    return Found(0.6 if last.dead else 0.45, ranks, quote(last.missing_events), words, say="dead" if last.dead else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent, user_frames
+from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import (
@@ -68,7 +68,7 @@ def rendezvous_endpoint(s: Situation) -> Iterator[Found]:
         frame, others = s.activities[ranks[0]].frame, s.others(ranks)
         lines = [line for r in (*ranks[:2], *others[:1]) for line in w.stack_lines(s.case.ranks[r], 2)]
         words = {"ranks": w.name_ranks(ranks), "place": w.place(frame)}
-        yield Found(0.9, ranks, lines, words, "apart", _REACH, others, w.location_of(frame), None, _INIT)
+        yield Found(0.9, ranks, lines, words, "apart", _REACH, location=frame, collective=_INIT)
 
 
 def _endpoint_errors(s: Situation) -> Sequence[LogEvent]:
@@ -233,7 +233,7 @@ def _absent(s: Situation, ranks: tuple[int, ...]) -> Found:
     evidence += [w.waiting_line(e) for e in s.waits.edges if e.kind == "rendezvous"]
     inits = [c for r in waiting for c in s.case.ranks[r].pending if c.kind == "init_process_group" and c.frames]
     fixes = ("first", "numbers") if alive else ("as many", "numbers")
-    where = w.location_of(frame or (inits[0].frames[0] if inits else None))
+    where = frame or (inits[0].frames[0] if inits else None)
     return Found(0.92, ranks, evidence, words, "absent", fixes, waiting, where, collective=_INIT)
 
 
@@ -343,7 +343,7 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
         words |= {"joined": counts[-1]["joined"], "world": counts[-1]["world_size"]}
     fixes = ("environment", "launcher") if "launchers.local_rank_argument" in kinds else ("launcher",)
     errors = [e.error for r in culprits if (e := s.case.ranks.get(r)) and e.error is not None]
-    where = w.location_of(next(iter(user_frames(errors[0].frames)), None)) if errors else None
+    where = w.own_line(errors[0].frames) if errors else None
     confidence = sure_beside(s, 0.96)
     yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes, location=where)
 

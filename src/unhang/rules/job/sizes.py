@@ -1,4 +1,4 @@
-"""Rules on collectives whose tensors or roots do not fit each other: they hang, fail, or complete and mean different things on the ranks."""
+"""Rules on calls whose tensors or roots do not fit each other: they hang, fail, or complete and mean different things on the ranks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from unhang.analyze.align import StuckCollective, Unlike, calls_at, majority, members_of
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.loop_heads import loop_over_set
 from unhang.analyze.order import is_of_size_alone, is_thread_race
 from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, Location, grouped, user_frames
+from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, Names, rule
+from unhang.rules.job.unmet import open_transfers
 from unhang.rules.log_lines import found_in, quote
 from unhang.rules.remedies import of_any_sender, one_width
 
@@ -63,9 +64,8 @@ def size_mismatch(s: Situation) -> Found | None:
         culprits,
         (*w.both_sides(d), *(EvidenceLine("output", line.text, line.source.line) for line in said)),
         words,
-        "content/content" if by_content else "",
+        "content" if by_content else "",
         fixes_of(d, by_content, dim),
-        s.others(culprits) if culprits else (),
         **w.at_fork(d, frame),
     )
 
@@ -88,7 +88,7 @@ def _in_order_of_set(s: Situation, d: Divergence, head: Frame, over: str, words:
         (),
         (*w.both_sides(d), *w.code_line(head, "loop")),
         {**words, "loop": w.place(head), "over": over},
-        "set/set",
+        "set",
         ("sorted",),
         **w.at_fork(d, head),
         cause="code-divergence",
@@ -145,8 +145,7 @@ def _does_not_fit(s: Situation, stuck: StuckCollective, wrong: tuple[int, ...]) 
         wrong,
         (w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", path), EvidenceLine("sizes", sizes)),
         words,
-        victims=s.others(wrong),
-        **w.at_call(call, path[-1] if path else None),
+        **w.at_call(call, innermost(path)),
     )
 
 
@@ -162,18 +161,18 @@ def gloo_sizes(s: Situation) -> Found | None:
     if call is None or not bare_op(call.op).startswith(_OF_PARTS):
         return None
     path = user_path(call.frames)
-    words = {"call": f"{w.name_call(call)} #{call.seq}", "at": w.at(path[-1] if path else None)}
+    words = {"call": f"{w.name_call(call)} #{call.seq}", "at": w.at(innermost(path))}
     lines = (*quote(events, 2), w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", path))
-    words["line"] = w.place(path[-1] if path else None)
+    words["line"] = w.place(innermost(path))
     fixes = ("counts",) if bare_op(call.op).startswith("all_to_all") else ("pad",)
-    return Found(0.85, (), lines, words, "call", fixes, **w.at_call(call, path[-1] if path else None))
+    return Found(0.85, (), lines, words, "call", fixes, **w.at_call(call, innermost(path)))
 
 
-def _aborted_at(s: Situation) -> Location | None:
+def _aborted_at(s: Situation) -> Frame | None:
     """The line of the one rank that gloo aborted, where its stack was written: there it got what it did not expect."""
     ends = [e.exit for e in s.case.ranks.values() if e.exit is not None and e.exit.code == -signal.SIGABRT]
     frames = user_frames(ends[0].frames) if len(ends) == 1 else ()
-    return w.location_of(frames[0]) if frames else None
+    return frames[0] if frames else None
 
 
 def _last_of_all(s: Situation) -> CollectiveCall | None:
@@ -204,7 +203,7 @@ def roots_disagree(s: Situation) -> Iterator[Found]:
     _, odd, has_majority = majority(roots) if differ else ((), (), False)
     culprits = odd if has_majority else ()
     frames = user_path(first.frames) or stack_path(s.case, first.rank) or ()
-    frame = frames[-1] if frames else None
+    frame = innermost(frames)
     done = [r for r, c in calls.items() if c.state is CallState.COMPLETED]
     words = {
         "who": w.name_ranks(ranks),
@@ -221,7 +220,6 @@ def roots_disagree(s: Situation) -> Iterator[Found]:
         tuple(line for r in ranks[:3] for line in _in_call(s, r, words["op"], roots)),
         words,
         "known" if differ else "inferred",
-        victims=s.others(culprits) if culprits else (),
         **w.at_call(first, frame),
     )
 
@@ -267,6 +265,37 @@ def _other_dimension(one: CollectiveCall, other: CollectiveCall) -> int | None:
         return None
     found = [i for i, (a, b) in enumerate(zip(one.in_sizes[0], other.in_sizes[0], strict=True)) if a != b]
     return found[0] if len(found) == 1 else None
+
+
+@rule("transfer-mismatch", needs=("calls",))
+def transfer_mismatch(s: Situation) -> Iterator[Found]:
+    """Each pair of a send and its receive that differ in size or dtype."""
+    seen: set[tuple[int, ...]] = set()
+    for call in open_transfers(s) if s.judges_waits else ():
+        edge = next((e for e in s.waits.edges_of(call.rank) if e.kind == "p2p" and e.mismatch), None)
+        other = s.recorded.transfers.get(call.row)
+        pair = tuple(sorted((call.rank, call.peer or 0)))
+        if edge is not None and other is not None and pair not in seen and edge.targets == (call.peer,):
+            seen.add(pair)
+            yield _mismatch(s, call, s.case.calls.call(other))
+
+
+def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Found:
+    new = s.departures((call.rank, other.rank))
+    culprits = tuple(sorted(new)) if len(new) == 1 else tuple(sorted((call.rank, other.rank)))
+    wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
+    path, is_sure = user_path(wrong.frames), len(culprits) == 1
+    words = {
+        "wrong": f"rank {wrong.rank} called {w.name_call(wrong)}",
+        "right": f"rank {right.rank} called {w.name_call(right)}",
+        "unsure": "" if is_sure else " Nothing tells which side is wrong.",
+    }
+    evidence = (
+        w.path_line(wrong.rank, f"{w.name_call(wrong)} (open)", path),
+        w.path_line(right.rank, f"{w.name_call(right)} (open)", user_path(right.frames)),
+        EvidenceLine("pair", f"rank {wrong.rank} and rank {right.rank} in {wrong.group}"),
+    )
+    return Found(0.9 if is_sure else 0.6, culprits, evidence, words, **w.at_call(wrong, innermost(path)))
 
 
 _MOST_QUOTED = 6
@@ -319,8 +348,8 @@ def _told(
         ),
         "others": f"{w.name_ranks(found.reference)} {did.format(theirs)}",
         "call": f"{w.name_call(call)} #{call.seq} of {call.group}",
-        "line": w.place(path[-1] if path else None),
-        "lead": w.lead(path[-1] if path else None),
+        "line": w.place(innermost(path)),
+        "lead": w.lead(innermost(path)),
     }
     evidence = [
         w.path_line(
@@ -337,10 +366,9 @@ def _told(
         words,
         say,
         None,
-        s.others(culprits) if culprits else (),
         cause=cause,
         is_root=not _is_in_trouble(s),
-        **w.at_call(call, path[-1] if path else None),
+        **w.at_call(call, innermost(path)),
     )
 
 

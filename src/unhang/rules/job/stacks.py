@@ -65,8 +65,7 @@ def stacks_disagree(s: Situation) -> Found | None:
         culprits,
         evidence,
         words,
-        victims=s.others(culprits) if culprits else (),
-        location=w.location_of(fork.get(where.ranks) or where.caller) if culprits else None,
+        location=(fork.get(where.ranks) or where.caller) if culprits else None,
     )
 
 
@@ -90,7 +89,7 @@ def rpc_threads_taken(s: Situation) -> Found | None:
         EvidenceLine(f"rank {rank} thread {t.name}", " < ".join(map(str, user_frames(t.frames)[:3]))) for t in answers
     ]
     seen += [line for r in callers[:3] for line in w.stack_lines(s.case.ranks[r], 4)]
-    return Found(0.9, (rank,), seen, words, victims=callers, location=w.location_of(place[0]))
+    return Found(0.9, (rank,), seen, words, victims=callers, location=place[0])
 
 
 def _is_in_rpc(frames: Sequence[Frame], function: str) -> bool:
@@ -191,8 +190,7 @@ def _apart(s: Situation, found: Mapping[int, Stand], is_whole: bool = False) -> 
         words,
         say,
         fixes=fixes_of(where, gate, w.name_ranks(culprits)) if by else None,
-        victims=s.others(culprits) if culprits else (),
-        location=w.location_of(where),
+        location=where,
         condition=gate_of(gate),
     )
 
@@ -226,7 +224,7 @@ def _has_passed(fork: Fork) -> bool:
     return bool(set(theirs.conditions) - set(mine.conditions)) and set(mine.conditions) <= set(theirs.conditions)
 
 
-_NOT_TOLD = "Which side is wrong is not told from outside."
+_NOT_TOLD = "Nothing that can be seen from outside tells which side is wrong."
 
 
 # Rules that accuse nobody: a part of the job is out of sight, or it was ended from outside while it ran.
@@ -305,7 +303,7 @@ def _places(s: Situation) -> dict[str, list[int]]:
     for rank, evidence in s.case.ranks.items():
         if rank not in waiting:
             stack = evidence.main_stack
-            frame = next(iter(user_frames(stack.frames)), None) if stack else None
+            frame = w.own_line(stack.frames) if stack else None
             found.setdefault(f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}" if frame else "", []).append(rank)
     return found
 
@@ -355,10 +353,8 @@ def nobody_at_work(s: Situation) -> Found | None:
         at, lost = polled.frame, forgetful_actor(polled.frame)
         words |= {"at": w.at(at), **_of_polls(polled.awaits, at, lost)}
         one, say, fixes = lost.at if lost else at, "polls", ["again" if lost else "bring", "limit"]
-    return Found(
-        0.85, (), (*w.stack_lines(s.case.ranks[ranks[0]], 3), *lines), words, say, victims=tuple(ranks), location=w.location_of(one or at),
-        fixes=fixes,
-    )  # fmt: skip
+    seen = (*w.stack_lines(s.case.ranks[ranks[0]], 3), *lines)
+    return Found(0.85, (), seen, words, say, fixes, victims=tuple(ranks), location=one or at)
 
 
 def _of_polls(awaits: str, at: Frame, lost: Forgetful | None) -> dict[str, str]:

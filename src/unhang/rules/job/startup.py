@@ -1,4 +1,4 @@
-"""Rules on what else ends a start: a port, an address, a device, a version, a file, or what an earlier start left behind."""
+"""Rules on what else ends a start: a port, an address, a device, a file, or what an earlier start left behind."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import Case, LogEvent, RankEvidence
+from unhang.model import LogEvent, RankEvidence
 from unhang.read.logs import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.failure import PORT_TAKEN, first_exception, frame_of, is_file_race, name_or, text_of
+from unhang.rules.failure import first_exception, frame_of, is_file_race, name_or, names_cause, text_of
 from unhang.rules.job.rendezvous import BARRIERS, excess
 from unhang.rules.log_lines import (
     BESIDE_ANOTHER_ERROR,
@@ -54,15 +54,9 @@ def port_in_use(s: Situation) -> Iterator[Found]:
     elif events:
         port = _port(events)
         words = {"port": f" {port}" if port else "", "number": port or "29500"}
-        frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
-        found = found_in(
-            s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=w.location_of(frame)
-        )
-        yield (
-            found
-            if found.culprits or not _is_in_rendezvous(s)
-            else replace(found, culprits=(0,), victims=s.others((0,)))
-        )
+        frame = next((frame_of(f) for f in s.failures if names_cause(text_of(f), "cause.port_taken")), None)
+        found = found_in(s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=frame)
+        yield found if found.culprits or not _is_in_rendezvous(s) else replace(found, culprits=(0,))
 
 
 _AT_A_PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80})?[$#>] ")
@@ -99,7 +93,7 @@ def _nodes_of(call: LogEvent) -> int:
 
 def _is_in_rendezvous(s: Situation) -> bool:
     """Whether the error came from the ranks' own rendezvous, where rank 0 alone listens."""
-    errors = [e for e in errors_of(s) if PORT_TAKEN.search(e.text)]
+    errors = [e for e in errors_of(s) if names_cause(e.text, "cause.port_taken")]
     return any(f.function in _LISTENERS for e in errors for f in e.frames)
 
 
@@ -294,12 +288,8 @@ def _index_on_other_nodes(s: Situation) -> Sequence[LogEvent]:
     """Traceback lines of the index builder on ranks or nodes that are told, the first not among them, with no other error told."""
     frames = s.events.of("files.index_frame")
     others_failed = any(error.message for error in s.case.loose_errors) or any(f.error for f in s.failures)
-    return frames if frames and not others_failed and all(map(_is_later, frames)) else ()
-
-
-def _is_later(event: LogEvent) -> bool:
-    """Whether a line is of a rank or a node that is not the first one."""
-    return event.rank > 0 if event.rank is not None else _LATER_NODE.search(event.host) is not None
+    are_later = all(e.rank > 0 if e.rank is not None else _LATER_NODE.search(e.host) for e in frames)
+    return frames if frames and not others_failed and are_later else ()
 
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # each attempt gets a store of its own
@@ -339,7 +329,8 @@ def _old_addresses(s: Situation) -> Found | None:
         return None
     if any(_has_gone(e) for e in s.case.ranks.values()):
         return None
-    before = next((c for c in reversed(s.case.earlier) if _has_come(c)), None)
+    # Where a rank had come out of init_process_group, all had published their addresses.
+    before = next((c for c in reversed(s.case.earlier) if any(e.initialized for e in c.ranks.values())), None)
     if before is None or before.world != s.case.world:
         return None  # nobody had published an address, or others are asked for theirs now
     words = {"attempt": s.case.attempt, "before": before.attempt, "world": len(s.case.world)}
@@ -370,11 +361,6 @@ def _has_gone(evidence: RankEvidence) -> bool:
     return evidence.exit is not None and evidence.exit.code not in _BY_LAUNCHER
 
 
-def _has_come(case: Case) -> bool:
-    """Whether a rank of an attempt had come out of init_process_group: then all had published their addresses."""
-    return any(e.initialized for e in case.ranks.values())
-
-
 _BATON = "torch/utils/file_baton.py"
 
 
@@ -388,4 +374,4 @@ def stale_build_lock(s: Situation) -> Found | None:
     ranks = tuple(sorted({r for d in waiting for r in d.ranks}))
     caller = waiting[0].caller
     words = {"who": name_or(ranks, "the process"), "wait": w.verb(ranks or (0,), "waits", "wait")}
-    return Found(0.85, ranks, tuple(map(w.stack_of, waiting[:4])), words, location=w.location_of(caller))
+    return Found(0.85, ranks, tuple(map(w.stack_of, waiting[:4])), words, location=caller, victims=())

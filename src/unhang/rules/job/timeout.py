@@ -6,25 +6,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from unhang.analyze import log_progress
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.going_on import Known, may_wait, missing_by_lines, silent_ranks, turned_to, uneven_amounts, works_on
-from unhang.analyze.log_progress import (
-    DEFAULT_LIMIT_S,
-    bar_beside_the_wait,
-    elapsed_s,
-    failed_by_itself,
-    is_training_last,
-    preparing_bar,
-    printed_last,
-    trained_on_after,
-    work_before_the_wait,
-)
 from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent
+from unhang.model import LogEvent
 from unhang.rules import wording as w
-from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
+from unhang.rules.advice import (
+    EQUAL_BATCHES,
+    NO_LONGER_TIMEOUT,
+    OF_THE_DATA,
+    OF_THE_PROGRAM,
+    RECORD_IT,
+    SEE_IT,
+)
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
@@ -41,7 +38,7 @@ def _missed(s: Situation) -> list[tuple[int, LogEvent]]:
 @rule("no-data-left")
 def no_data_left(s: Situation) -> Iterator[Found]:
     """If somebody waited too long and nobody had trained on before; accused is whom rank 0 missed, else who said it and did not wait."""
-    events = [e for e in s.events.of("progress.no_data") if not trained_on_after(s.events, e)]
+    events = [e for e in s.events.of("progress.no_data") if not log_progress.trained_on_after(s.events, e)]
     if events and any(e.says == "hang" for e in s.events):
         culprits = tuple(sorted({n for n, _ in _missed(s)}))
         if not culprits:
@@ -60,11 +57,10 @@ def uneven_amounts_of_ranks(s: Situation) -> Iterator[Found]:
     short = tuple(a.rank for a in amounts if a.amount == least)
     if not short or set(short) & set(ranks) or first_error(s) is not None:
         return
-    lines = [EvidenceLine(f"rank {a.rank}", a.line.text.strip()[:200], a.line.source.line) for a in amounts[:6]]
+    lines = [w.log_line(f"rank {a.rank}", a.line) for a in amounts[:6]]
     words = {"who": w.name_ranks(short), "have": w.verb(short, "has", "have"), "least": least}
     words["most"] = max(a.amount for a in amounts)
-    fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
-    yield Found(0.8, short, (*lines, *quote(lines_of(waits), 3)), words, fixes=fixes, victims=ranks)
+    yield Found(0.8, short, (*lines, *quote(lines_of(waits), 3)), words, fixes=OF_THE_DATA, victims=ranks)
 
 
 @rule("unbounded-data")
@@ -77,13 +73,13 @@ def unbounded_data(s: Situation) -> Iterator[Found]:
     if ranks == tuple(range(len(ranks))) or not 0 < (waits[0].numel_in or 0) <= _SMALL:
         return
     if known[-1].order < waits[0].events[0].order and (waits[0].seq or 0) > 10:
-        yield found_in(s, known[-1:], 0.65, (), fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT))
+        yield found_in(s, known[-1:], 0.65, (), fixes=OF_THE_DATA)
 
 
 @rule("other-modules")
 def other_modules(s: Situation) -> Iterator[Found]:
     """If ranks wait in an all-gather and nobody had trained on before; accused is who gathers something else than the majority."""
-    events = [e for e in s.events.of("progress.trace_cache") if not trained_on_after(s.events, e)]
+    events = [e for e in s.events.of("progress.trace_cache") if not log_progress.trained_on_after(s.events, e)]
     if events and any("ALLGATHER" in x.op for x in s.watchdogs.timed_out):
         odd = (minority({x.rank: x.numel_in for x in at if x.rank is not None}) for at in s.watchdogs.positions)
         fixes = ("same-modules", SEE_IT, NO_LONGER_TIMEOUT)
@@ -94,14 +90,13 @@ def other_modules(s: Situation) -> Iterator[Found]:
 def rank_lags(s: Situation) -> Iterator[Found]:
     """A rank that is one behind, where nothing tells what it does instead."""
     by, late, others = s.watchdogs.behind
-    if by != 1 or len(late) + len(others) < 3 or work_before_the_wait(s.events) is not None:
+    if by != 1 or len(late) + len(others) < 3 or log_progress.work_before_the_wait(s.events) is not None:
         return
-    if failed_by_itself(s.failures) is None:
+    if log_progress.failed_by_itself(s.failures) is None:
         ranks, lines = _ranks(late), quote(c.event for c in (*late, *others))
         words = {"ranks": w.name_ranks(ranks), "are": w.verb(ranks, "is", "are"), "issued": late[0].enqueued}
         words["others"] = others[0].enqueued
-        fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
-        yield Found(0.65, ranks, lines, words, fixes=fixes, victims=_ranks(others))
+        yield Found(0.65, ranks, lines, words, fixes=OF_THE_DATA, victims=_ranks(others))
 
 
 def _ranks(counters: Sequence[GroupCounters]) -> tuple[int, ...]:
@@ -116,16 +111,17 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
         return
     if any(e["from_rank"] not in ("", "0") for e in s.events.of("watchdog.dump_signal")):
         return
-    if s.events.has("progress.rank_done") or failed_by_itself(s.failures) is not None:
+    if s.events.has("progress.rank_done") or log_progress.failed_by_itself(s.failures) is not None:
         return
-    work = work_before_the_wait(s.events) or s.events.first("work.ended")
+    work = log_progress.work_before_the_wait(s.events) or s.events.first("work.ended")
     if work is not None or any(x.keeps_cpu and not x.is_barrier for x in waits):
         yield Found(
             0.75 if work and work.kind != "work.evaluating" else 0.6,
             (0,) if work else silent_ranks(s),  # another rank may have left before it, without a word
             (*(quote([work]) if work else ()), *quote(lines_of(waits))),
             {"call": waits[0], "after": f", after it printed: {work.text.strip()[:80]}" if work else ""},
-            fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+            fixes=OF_THE_PROGRAM,
+            victims=(),
             collective={"op": waits[0].op, "seq": waits[0].seq},
         )
 
@@ -178,22 +174,29 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     """Rank 0, where it is at work, or says nothing while the others wait in what may be a barrier; another one where it prints on."""
     waits, ranks, first, busy = s.watchdogs.timed_out, s.watchdogs.ranks, s.watchdogs.first, works_on(s)
     who = busy.rank or 0 if busy else 0
-    if who in ranks or s.watchdogs.lagging[0] or failed_by_itself(s.failures) is not None or _failed_before(s):
+    if (
+        who in ranks
+        or s.watchdogs.lagging[0]
+        or log_progress.failed_by_itself(s.failures) is not None
+        or _failed_before(s)
+    ):
         return
     blamed = [n for n, _ in _missed(s)]
     if blamed and who not in blamed:
         return
-    work = busy or work_before_the_wait(s.events) or _foreign_bar(s, waits) or turned_to(s)
+    work = busy or log_progress.work_before_the_wait(s.events) or _foreign_bar(s, waits) or turned_to(s)
     if work is not None and (_all_take_part(s, work, waits) or _goes_on_for_all(s, work)):
         return
     is_barrier = any(x.is_barrier for x in waits)
-    if work is not None and (first is not None or _outlasts_every_limit(work)):
+    elapsed_s = log_progress.elapsed_s(work) if work and work.kind == "work.preparing" and work["elapsed"] else None
+    outlasts_every_limit = (elapsed_s or 0) >= log_progress.DEFAULT_LIMIT_S
+    if work is not None and (first is not None or outlasts_every_limit):
         say = "before" if not waits else "waited" if is_barrier or work.kind != "work.saving" else "saves"
         confidence = (
             0.85 if is_barrier and work.kind in _WHAT else 0.7 if first is not None and work.kind in _WHAT else 0.6
         )
         evidence = (*quote([work]), *quote(lines_of(waits), 4))
-    elif work is None and _may_be_barrier(s, waits) and not is_training_last(s.events):
+    elif work is None and _may_be_barrier(s, waits) and not log_progress.is_training_last(s.events):
         say, confidence, evidence = "silent", 0.6, quote(lines_of(waits))
     else:
         return
@@ -219,11 +222,6 @@ def _goes_on_for_all(s: Situation, work: LogEvent) -> bool:
         return False
     others = (e for e in s.events.of("progress.bar") if work.host and e.host and e.host != work.host)
     return bool(_OF_TRAINING.search(work.text)) or any(e["total"] == work["total"] for e in others)
-
-
-def _outlasts_every_limit(work: LogEvent) -> bool:
-    elapsed = elapsed_s(work) if work["elapsed"] else None
-    return work.kind == "work.preparing" and elapsed is not None and elapsed >= DEFAULT_LIMIT_S
 
 
 def _failed_before(s: Situation) -> bool:
@@ -257,7 +255,9 @@ def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
     if not limits:
         return None
     limit_s = min(limits) // 1000
-    return bar_beside_the_wait(s.events, limit_s, max(positions, default=None)) or preparing_bar(s.events, limit_s)
+    return log_progress.bar_beside_the_wait(
+        s.events, limit_s, max(positions, default=None)
+    ) or log_progress.preparing_bar(s.events, limit_s)
 
 
 def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
@@ -272,7 +272,7 @@ def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
     is_most = len(ranks) > 1 and 2 * len(ranks) >= max(s.case.job.world_size or 0, ranks[-1] + 1) - 1
     is_known = is_most and all(x.is_barrier and (x.seq or 0) > 1 for x in waits)
     is_known = is_known and not s.watchdogs.has_subgroups and 0 not in may_wait(s)
-    return is_known and printed_last(s.case.log, waits[0].events[0].order) == 0
+    return is_known and log_progress.printed_last(s.case.log, waits[0].events[0].order) == 0
 
 
 def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
@@ -325,7 +325,7 @@ def _missing(s: Situation) -> Known:
         return lagging, "had stopped before that call, as torch's own report says", lines
     by, late, _ = s.watchdogs.behind
     if by:
-        return _ranks(late), f"had issued {by} calls less", [c.event for c in late]
+        return _ranks(late), f"had issued {'one call' if by == 1 else f'{by} calls'} fewer", [c.event for c in late]
     if accused := s.events.of("frtrace.culprit"):
         return s.events.ranks("frtrace.culprit"), "differed, as torch's analyser says", accused
     if missed := _missed(s):
@@ -359,7 +359,7 @@ def _remarks(s: Situation) -> Iterator[str]:
     ahead = next((x for x in waits if x.enqueued and x.seq and x.enqueued > x.seq), None)
     if ahead is not None and ahead.enqueued and ahead.seq:
         more = ahead.enqueued - ahead.seq
-        yield f"Rank {ahead.rank} had issued {more} {'call' if more == 1 else 'calls'} behind the one that waits: its program ran on."
+        yield f"Rank {ahead.rank} had issued {more} {'call' if more == 1 else 'calls'} after the one that waits: its program ran on."
     if len({x.seq for x in waits if x.seq is not None}) > 1 and len(s.watchdogs.ranks) > 1:
         yield "The ranks wait at different positions: a root of a broadcast may go on before the others, so this alone is no fault."
     if s.events.has("ddp.inconsistent_params"):

@@ -5,20 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from unhang.analyze.by_kind import (
-    facts_of,
-    handed_out,
-    launcher_limit,
-    left_out,
-    loaders,
-    place_of,
-    unlike_batches,
-)
+from unhang.analyze import by_kind
 from unhang.analyze.log_progress import slow_starts, slower, starved
 from unhang.analyze.own_lines import empty_epochs, parted_replicas, same_evaluations
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, Location, LogEvent, LogLine, Reading
 from unhang.model.findings import name_ranks
+from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.log_lines import found_in, quote
 
@@ -95,10 +88,10 @@ def not_learning(s: Situation) -> Iterator[Found]:
                 )
                 return
         if same := same_evaluations(s):
-            lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in (*same[:2], same[-1])]
+            lines = [w.log_line("log", x) for x in (*same[:2], same[-1])]
             yield Found(_beside_a_failure(s, 0.8), (), lines, {"count": len(same)}, "same", ("whose weights",))
         elif empty := empty_epochs(s):
-            lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in empty[:3]]
+            lines = [w.log_line("log", x) for x in empty[:3]]
             yield Found(_beside_a_failure(s, 0.85), (), lines, {"count": len(empty)}, "empty", ("a batch for each",))
 
 
@@ -199,14 +192,13 @@ def silent_desync(s: Situation) -> Iterator[Found]:
     if said := _said(s, _REPLICAS, _APART):
         text = next(iter(said))
         ranks = _ranks_that_differ(text)
-        words, victims = {"text": text.partition(";")[0]}, s.others(ranks) if ranks else ()
-        yield Found(_beside_a_failure(s, 0.95), ranks, _quoted(said), words, "check", victims=victims)
+        yield Found(_beside_a_failure(s, 0.95), ranks, _quoted(said), {"text": text.partition(";")[0]}, "check")
         return
     events = s.events.of("learn.desync")
     if events and not any(e.says == "hang" and e.order < events[0].order for e in s.events):
         yield found_in(s, events, 0.88)
     elif not events and (parted := parted_replicas(s)) is not None:
-        lines = [EvidenceLine(f"rank {r}", x.text.strip()[:200], x.source.line) for r, x in parted.lines[:_MOST_QUOTED]]
+        lines = [w.log_line(f"rank {r}", x) for r, x in parted.lines[:_MOST_QUOTED]]
         yield Found(0.8, (), lines, {"name": parted.name}, "values" if parted.was_equal else "replicas")
 
 
@@ -245,7 +237,7 @@ _SENT = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "TORCH_DISTRIBUTED_")
 @rule("tensor-layout")
 def tensor_layout(s: Situation) -> Iterator[Found]:
     """Tensors whose memory gloo misreads; outputs that are one; and tensors that lie in memory otherwise on another rank."""
-    facts = list(facts_of(s.case, "program.tensor"))
+    facts = list(by_kind.facts_of(s.case, "program.tensor"))
     confidence = 0.6 if s.is_hang or s.primary_failure is not None else 0.97
     misread = [f for f in facts if f.text("backend") == "gloo" and f.text("layout") in ("gaps", "overlap")]
     aliased = [f for f in facts if f.text("layout") == "alias"]
@@ -260,11 +252,13 @@ def tensor_layout(s: Situation) -> Iterator[Found]:
 
 def _on_tensors(s: Situation, facts: Sequence[Reading], say: str, confidence: float) -> Found:
     first = min(facts, key=lambda f: f.number("seq") or 0)
-    ranks = tuple(sorted({f.rank for f in facts if f.rank is not None and place_of(f) == place_of(first)}))
+    ranks = tuple(
+        sorted({f.rank for f in facts if f.rank is not None and by_kind.place_of(f) == by_kind.place_of(first)})
+    )
     op = _OPS.get(first.text("op"), first.text("op"))
     words = {"op": op, "sizes": first.text("sizes"), "strides": first.text("strides"), "rank": first.rank}
     words |= {"backend": first.text("backend") or "the backend"}
-    at = [f for f in facts if place_of(f) == place_of(first)][:_MOST_QUOTED_FACTS]
+    at = [f for f in facts if by_kind.place_of(f) == by_kind.place_of(first)][:_MOST_QUOTED_FACTS]
     return Found(
         confidence,
         ranks if len(ranks) < len(s.case.world) else (),
@@ -276,6 +270,7 @@ def _on_tensors(s: Situation, facts: Sequence[Reading], say: str, confidence: fl
         collective={"op": op, "seq": first["seq"]},
         group={"pg_name": first.text("group"), "pg_desc": ""},
         is_root=True,
+        victims=(),
     )
 
 
@@ -304,8 +299,10 @@ def _is_plain(s: Situation, rank: int, fact: Reading) -> bool:
     evidence = s.case.ranks.get(rank)
     if evidence is None or evidence.steps is None or len(evidence.facts) >= _MOST_FACTS:
         return False
-    places = [place_of(f) for f in evidence.facts if f.kind == "program.tensor" and f.text("op") == fact.text("op")]
-    return place_of(fact) not in places and all(places.count(p) < _KEPT_AT_A_PLACE for p in places)
+    places = [
+        by_kind.place_of(f) for f in evidence.facts if f.kind == "program.tensor" and f.text("op") == fact.text("op")
+    ]
+    return by_kind.place_of(fact) not in places and all(places.count(p) < _KEPT_AT_A_PLACE for p in places)
 
 
 @rule("timeout-order", names=Names.REMARK)
@@ -315,14 +312,14 @@ def timeout_order(s: Situation) -> Iterator[Found]:
     if not limits:
         return
     group_s = min(limits)
-    for by_rank in loaders(s.case):
+    for by_rank in by_kind.loaders(s.case):
         fact = next(iter(by_rank.values()))
         own_s = fact.number("timeout_s") or 0.0
         if fact.number("workers") and own_s >= group_s:
             words = {"own": f"{own_s:g}", "group": f"{group_s:g}", "at": fact.at or "a line that is not known"}
             yield Found(0.7, (), [_told(fact)], words, "loader", ("loader",))
             break
-    if (limit := launcher_limit(s.case)) is not None and limit[1] <= max(limits):
+    if (limit := by_kind.launcher_limit(s.case)) is not None and limit[1] <= max(limits):
         words = {"what": limit[0], "own": f"{limit[1]:.0f}", "group": f"{max(limits):g}"}
         yield Found(
             0.7, (), [EvidenceLine("limits", f"{limit[0]}, {limit[1]:.0f} s")], words, "launcher", ("launcher",)
@@ -337,13 +334,13 @@ def _told(fact: Reading) -> EvidenceLine:
 @rule("left-out-data", names=Names.REMARK)
 def left_out_data(s: Situation) -> Iterator[Found]:
     """What a pass leaves out, and loaders with unlike numbers of batches."""
-    got = handed_out(s.case)
-    for found in left_out(s.case):
-        fact = next(f for f in facts_of(s.case, "program.loader") if f.at == found.at)
+    got = by_kind.handed_out(s.case)
+    for found in by_kind.left_out(s.case):
+        fact = next(f for f in by_kind.facts_of(s.case, "program.loader") if f.at == found.at)
         words = {"samples": f"{found.samples:,}", "of": f"{found.of:,}", "why": ", ".join(found.why), "at": found.at}
         words |= {"got": f" So far {got}." if got else ""}
         yield Found(0.7, (), [_told(fact)], words, "dropped", ("keep",))
-    for fact, counts in unlike_batches(s.case):
+    for fact, counts in by_kind.unlike_batches(s.case):
         told = ", ".join(f"{count} ({name_ranks(ranks, 4)})" for count, ranks in counts.items())
         yield Found(0.7, (), [_told(fact)], {"counts": told, "at": fact.at}, "uneven", ("align",))
 
@@ -351,7 +348,7 @@ def left_out_data(s: Situation) -> Iterator[Found]:
 @rule("group-by-members", names=Names.REMARK)
 def group_by_members(s: Situation) -> Iterator[Found]:
     """A group that its members alone make, where the default group is bound to a device: NCCL splits it off that group, which takes all ranks."""
-    for fact in facts_of(s.case, "program.group"):
+    for fact in by_kind.facts_of(s.case, "program.group"):
         if fact["bound"] is True and "nccl" in fact.text("backend"):
             yield Found(
                 0.7, (), [EvidenceLine(f"rank {fact.rank} recorder", f"new_group at {fact.at}")], {"at": fact.at}
@@ -362,7 +359,7 @@ def group_by_members(s: Situation) -> Iterator[Found]:
 @rule("launcher-not-told", names=Names.REMARK)
 def launcher_not_told(s: Situation) -> Iterator[Found]:
     """An exception that nobody caught, of which torchrun's error file says nothing: the entry point has no @record."""
-    facts = [f for f in facts_of(s.case, "program.uncaught") if f["told"] is False]
+    facts = [f for f in by_kind.facts_of(s.case, "program.uncaught") if f["told"] is False]
     if facts:
         ranks = tuple(sorted({f.rank for f in facts if f.rank is not None}))
         lines = [EvidenceLine(f"rank {f.rank} recorder", f"TORCHELASTIC_ERROR_FILE is {f.text('file')}") for f in facts]
@@ -372,7 +369,7 @@ def launcher_not_told(s: Situation) -> Iterator[Found]:
 @rule("settings-lost", names=Names.REMARK)
 def settings_lost(s: Situation) -> Iterator[Found]:
     """Variables that were set for the job and came to no rank, or with another value: of Ray's actors, of ranks on other machines."""
-    for fact in facts_of(s.case, "program.settings"):
+    for fact in by_kind.facts_of(s.case, "program.settings"):
         evidence = EvidenceLine(f"rank {fact.rank} recorder", f"the driver has {fact.text('lost')}, this rank has not")
         yield Found(0.7, (), [evidence], {"names": fact.text("lost")})
         return

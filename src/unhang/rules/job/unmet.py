@@ -1,23 +1,28 @@
-"""Rules on waits that nobody ends: sends and receives whose other side is another one or nowhere, a call that a rank went past, a group not made by all."""
+"""Rules on waits that nobody ends: sends and receives without another side, keys of a store that nobody sets, groups that not all ranks make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from unhang.analyze.align import majority
-from unhang.analyze.callpath import user_path
+from unhang.analyze.align import StuckCollective, majority
+from unhang.analyze.callpath import Path, fork_of, innermost, user_path
 from unhang.analyze.open_calls import all_in_unknown_calls
-from unhang.analyze.order import left_out
-from unhang.analyze.overtaking import Overtaking
+from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.sides import started_ns
-from unhang.analyze.situation import Situation
-from unhang.analyze.source import around
+from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.source import Condition, around, frame_at
+from unhang.analyze.streams import Streams, stack_path
 from unhang.analyze.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
-from unhang.analyze.waits_for import SENDS
-from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, PendingCall, user_frames
+from unhang.analyze.trees import files_beside, last_name, line_text, nodes_of
+from unhang.analyze.waits_for import SENDS, setter_of
+from unhang.analyze.ways_out import only_way_past
+from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Fix, Frame, PendingCall
 from unhang.rules import wording as w
-from unhang.rules.advice import deciding, fixes_of, gate_of, said_plainly
+from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
 from unhang.rules.base import Found, rule
+from unhang.rules.late import found_late
 
 
 @rule("wrong-peer", needs=("ranks",))
@@ -50,32 +55,29 @@ def wrong_peer(s: Situation) -> Iterator[Found]:
                 words,
                 "peer",
                 ("right rank",),
-                s.others((rank,)),
-                location=w.location_of(frame),
-                group=w.group_named(call.group),
-                collective={"op": call.kind, "seq": call.index},
+                **w.at_pending(call, frame),
             )
 
 
 def _apart(s: Situation, partners: Mapping[int, PendingCall]) -> Found:
     """Each of the ranks has begun to send to a peer and to receive from it, and the peer does so with another one."""
     pairs = w.listed([f"rank {rank} with rank {call.peer}" for rank, call in partners.items()])
-    frame = next(iter(user_frames(next(iter(partners.values())).frames)), None)
+    frame = w.own_line(next(iter(partners.values())).frames)
     edges = [e for r in partners for e in s.waits.edges_of(r)]
     return Found(
         0.88,
         (),
         (*map(w.waiting_line, edges[:6]), *w.code_line(frame, "exchange")),
         {"ranks": w.name_ranks(tuple(partners)), "pairs": pairs, "line": w.place(frame), "lead": w.lead(frame)},
-        "apart/apart",
+        "apart",
         ("one draw",),
-        location=w.location_of(frame),
+        location=frame,
     )
 
 
 def _other_tags(s: Situation, tags: TagsApart) -> Found:
     """The tags are what keeps the two sides apart, not their order."""
-    mine, theirs = (next(iter(user_frames(c.frames)), None) for c in (tags.send, tags.receive))
+    mine, theirs = (w.own_line(c.frames) for c in (tags.send, tags.receive))
     where = theirs if tags.odd == (tags.receiver,) else mine
     words = {
         "sender": tags.sender, "receiver": tags.receiver, "tag": tags.send.tag, "wanted": tags.receive.tag,
@@ -88,22 +90,17 @@ def _other_tags(s: Situation, tags: TagsApart) -> Found:
         tags.odd,
         (*map(w.waiting_line, edges[:4]), *w.code_line(mine, "send"), *w.code_line(theirs, "receive")),
         words,
-        "tags/tags",
+        "tags",
         ("one tag",),
-        s.others(tags.odd) if tags.odd else (),
-        location=w.location_of(where),
-        group=w.group_named(tags.send.group),
-        collective={"op": tags.send.kind, "seq": tags.send.index},
+        **w.at_pending(tags.send, where),
     )
 
 
 def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
     """The sends and receives in which ranks without a stack wait."""
     table = s.case.calls
-    for rows in s.recorded.fronts.values():
-        for row in rows:
-            if table["is_p2p"][row] and table["peer"][row] >= 0:
-                yield table.call(row)
+    rows = (row for rows in s.recorded.fronts.values() for row in rows)
+    yield from (table.call(row) for row in rows if table["is_p2p"][row] and table["peer"][row] >= 0)
 
 
 def _is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
@@ -126,106 +123,14 @@ def new_partner(s: Situation) -> Iterator[Found]:
         if s.departures([call.rank]).get(call.rank) == call.row:
             path = user_path(call.frames)
             side = "to" if call.op == "send" else "from"
-            at = f" at {w.place(path[-1])}" if path else ""
             seen = w.path_line(call.rank, f"{w.name_call(call)} {side} rank {call.peer} (open)", path)
             yield Found(
                 0.92,
                 (call.rank,),
                 (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
-                {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": at},
-                victims=s.others((call.rank,)),
-                **w.at_call(call, path[-1] if path else None),
+                {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": w.at_end_of(path)},
+                **w.at_call(call, innermost(path)),
             )
-
-
-@rule("transfer-mismatch", needs=("calls",))
-def transfer_mismatch(s: Situation) -> Iterator[Found]:
-    """Each pair of a send and its receive that differ in size or dtype."""
-    seen: set[tuple[int, ...]] = set()
-    for call in open_transfers(s) if s.judges_waits else ():
-        edge = next((e for e in s.waits.edges_of(call.rank) if e.kind == "p2p" and e.mismatch), None)
-        other = s.recorded.transfers.get(call.row)
-        pair = tuple(sorted((call.rank, call.peer or 0)))
-        if edge is not None and other is not None and pair not in seen and edge.targets == (call.peer,):
-            seen.add(pair)
-            yield _mismatch(s, call, s.case.calls.call(other))
-
-
-def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Found:
-    new = s.departures((call.rank, other.rank))
-    culprits = tuple(sorted(new)) if len(new) == 1 else tuple(sorted((call.rank, other.rank)))
-    wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
-    path, is_sure = user_path(wrong.frames), len(culprits) == 1
-    words = {
-        "wrong": f"rank {wrong.rank} called {w.name_call(wrong)}",
-        "right": f"rank {right.rank} called {w.name_call(right)}",
-        "unsure": "" if is_sure else " Nothing tells which side is wrong.",
-    }
-    evidence = (
-        w.path_line(wrong.rank, f"{w.name_call(wrong)} (open)", path),
-        w.path_line(right.rank, f"{w.name_call(right)} (open)", user_path(right.frames)),
-        EvidenceLine("pair", f"rank {wrong.rank} and rank {right.rank} in {wrong.group}"),
-    )
-    return Found(
-        0.9 if is_sure else 0.6,
-        culprits,
-        evidence,
-        words,
-        victims=s.others(culprits),
-        **w.at_call(wrong, path[-1] if path else None),
-    )
-
-
-@rule("call-left-out", needs=("ranks",))
-def call_left_out(s: Situation) -> Iterator[Found]:
-    """Each circle that ranks closed by going past a call."""
-    for cycle in s.waits.cycles if s.divergence is None and s.judges_waits else ():
-        if set(cycle) <= set(s.proven) and (found := left_out(s, cycle)):
-            yield _went_past(s, found)
-
-
-def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
-    culprits, first = tuple(sorted({o.rank for o in found})), found[0]
-    call = (first.edge.kind, first.edge.group, first.edge.seq)
-    is_shared = first.edge.kind == "collective"
-    waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
-    waiters = tuple(sorted({e.waiter for e in waits}))
-    decisive = deciding(around(first.passed).conditions)
-    evidence = s.case.ranks.get(waiters[0])
-    made = evidence.main_frames if evidence else ()
-    mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
-    words = {
-        "who": w.name_ranks(culprits),
-        "call": first.edge.what,
-        "line": w.place(first.passed),
-        "waiters": w.name_ranks(waiters),
-        "wait": w.verb(waiters, "waits", "wait"),
-        "function": first.passed.function,
-        "stand": w.verb(culprits, "stands", "stand"),
-        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in mine[:4]),
-    }
-    stacks = [
-        line
-        for e in (*mine[:2], *waits[:2])
-        for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
-    ]
-    say, more = said_plainly(decisive, first.passed, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
-    return Found(
-        0.85,
-        culprits,
-        (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
-        {**words, "others": w.name_ranks(waiters), **more},
-        say,
-        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), made),
-        condition=gate_of(decisive),
-        victims=s.others(culprits),
-        location=w.location_of(first.passed),
-        group=w.group_named(first.edge.group),
-        collective={"op": first.edge.what.split(" ")[0], "seq": first.edge.seq},
-    )
-
-
-# The rule on groups that not all ranks made alike.
 
 
 @rule("subgroup-not-created-by-all", needs=("ranks",))
@@ -274,8 +179,221 @@ def _not_by_all(
         [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
         words,
         say,
-        victims=s.others(culprits),
-        location=w.location_of(frame),
+        location=frame,
         collective={"op": "new_group", "seq": call.index},
         condition=gate_of(gate),
     )
+
+
+@rule("waits-for-store", needs=("stacks",))
+def waits_for_store(s: Situation) -> Iterator[Found]:
+    """Nobody is left who could set the key; or each call that was made twice or left out."""
+    if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
+        return
+    yield from (_made_twice(s, stuck) for stuck in s.stuck if _is_made_twice(s, stuck))
+    omitted = [_left_out(s, stuck) for stuck in s.stuck if _is_left_out(s, stuck)]
+    yield from omitted
+    if not omitted and (passed := _passed_over(s)) is not None:
+        yield passed
+        return
+    waiting = [r for r in s.late if r.activity.kind == "communication" and _waits_for_key(s, r.rank)]
+    concerned = {r for late in waiting for r in (late.rank, *late.victims)}
+    is_one_key = len({e.what for late in waiting for e in s.waits.edges_of(late.rank)}) == 1 or len(waiting) == 1
+    for late in waiting if is_one_key and not omitted and concerned >= set(s.case.world) else ():
+        keys = [e.what for e in s.waits.edges_of(late.rank)]
+        lines = [EvidenceLine(f"rank {late.rank} waits", f"for {key}") for key in keys]
+        if (found := _never_set(s, late, lines)) is not None:
+            yield found
+            return
+        words: dict[str, object] = {"key": keys[0].removesuffix(" of the store")}
+        deleted = _deleted_at(s, late)
+        words |= {"deleted": w.spot(deleted)} if deleted else {}
+        fixes = ("keep the key",) if deleted else _USUAL
+        yield found_late(s, late, 0.85, words, say="waits", evidence=lines, fixes=fixes)
+
+
+_USUAL = ("always", "one protocol")
+
+
+def _deleted_at(s: Situation, late: LateRank) -> Frame | None:
+    """The one line by which the program deletes keys of a store, in the files of the line that waits for one."""
+    frame = late.activity.frame
+    found = [
+        frame_at(path, n.lineno)
+        for path in (files_beside(frame.file) if frame else ())
+        for n in nodes_of(path)
+        if isinstance(n, ast.Call) and last_name(n.func) == "delete_key"
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> Found | None:
+    """All wait for a key, also the one rank that set every key like it before."""
+    wait = _open_wait(s, late.rank)
+    setter = setter_of(s.case, wait) if wait is not None else None
+    if wait is None or setter is None or setter[0] != late.rank:
+        return None
+    last = setter[1]
+    frame = next(iter(last.frames), None)
+    words = {"key": wait.detail, "times": last.index, "last": last.detail, "line": w.place(frame)}
+    evidence = [*lines, EvidenceLine(f"rank {late.rank} last set", repr(last.detail), frame.line if frame else None)]
+    found = found_late(s, late, 0.85, words, say="never_set", evidence=evidence, fixes=_USUAL)
+    return replace(found, location=frame or found.location)
+
+
+def _passed_over(s: Situation) -> Found | None:
+    """The rank that set all keys like the awaited one, and waits in another call for those who wait for the key."""
+    for edge in (e for e in s.waits.edges if e.kind == "store" and len(e.targets) == 1):
+        wait = _open_wait(s, edge.waiter)
+        setter = setter_of(s.case, wait) if wait is not None else None
+        if wait is None or setter is None or not any({edge.waiter, setter[0]} <= set(c) for c in s.waits.cycles):
+            continue
+        rank, last = setter
+        waiting = tuple(sorted(e.waiter for e in s.waits.edges if e.kind == "store" and e.targets == (rank,)))
+        own = s.waits.edges_of(rank)[0]
+        frame, condition = _decided_at(s, last)
+        words = {
+            "rank": rank, "key": _missing_key(s, wait), "times": last.index, "last": last.detail, "line": w.place(frame), "call": own.what,
+            "waiting": w.name_ranks(waiting), "wait": w.verb(waiting, "waits", "wait"),
+            "peers": "The others have set theirs." if "," in wait.detail else "No other rank has set such a key.",
+            "test": f" It is set only if `{condition.text}`." if condition else "",
+        }  # fmt: skip
+        evidence = (
+            *map(w.waiting_line, (edge, own)),
+            EvidenceLine(f"rank {rank} last set", repr(last.detail), frame.line if frame else None),
+            *w.stack_lines(s.case.ranks.get(edge.waiter), 3),
+        )
+        way = _way_past(last)
+        words |= way or {}
+        # Ranks decide together only where all of them come; who leaves it out with others is still waited for.
+        together = condition if not way and not _is_by_rank(s, last) else None
+        fixes: tuple[str | Fix, ...] = ("always at" if way else "always",)
+        if together is not None:
+            fixes = (*fixes, decided_together(frame, together))
+        return Found(0.88, (rank,), evidence, words, "passed_over", fixes, location=frame, condition=gate_of(together))
+    return None
+
+
+def _missing_key(s: Situation, wait: PendingCall) -> str:
+    """The first of the awaited keys that no rank has set last."""
+    last = {call.detail for e in s.case.ranks.values() for call in e.pending if call.kind == "store_set"}
+    return next((key for key in wait.detail.split(",") if key not in last), wait.detail)
+
+
+def _way_past(last: PendingCall) -> Mapping[str, object] | None:
+    """The words of the fix for the one test that leads past a key, on the way to it."""
+    ways = ((f, way) for f in last.frames if f.is_user and (way := only_way_past(f)) is not None)
+    found = next(ways, None)
+    if found is None:
+        return None
+    frame, way = found
+    spot, setting = w.line_at(frame.file, way.leaves_at or way.line), line_text(frame.file, frame.line)
+    return {"spot": spot, "way": way.text, "set_at": frame.line, "setting": setting}
+
+
+def _open_wait(s: Situation, rank: int) -> PendingCall | None:
+    return next((c for c in s.case.ranks[rank].pending if c.kind == "store_wait" and c.ended_ns is None), None)
+
+
+def _decided_at(s: Situation, last: PendingCall) -> tuple[Frame | None, Condition | None]:
+    """The line on the way to the last key of its sort that does not always run, with its condition; else the one that set it.
+
+    A condition on the rank alone is passed by the rank that has set them all.
+    """
+    for frame in last.frames:
+        open_ones = [c for c in around(frame, started_ns(s.case)).conditions if not c.depends_on_rank]
+        if open_ones:
+            return frame, deciding(open_ones)
+    return next(iter(last.frames), None), None
+
+
+def _is_by_rank(s: Situation, last: PendingCall) -> bool:
+    """Whether a condition on the rank stands on the way to the key."""
+    return any(c.depends_on_rank for f in last.frames for c in around(f, started_ns(s.case)).conditions)
+
+
+def _is_made_twice(s: Situation, stuck: StuckCollective) -> bool:
+    """Whether the few who wait have just made the same call, which nobody made twice before, and the others wait for a key."""
+    few, others = stuck.waiting, tuple(stuck.missing)
+    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in others):
+        return False
+    left = s.departures((*few, *others))
+    if left != {r: stuck.calls[r].row for r in few}:
+        return False
+    twice = {r: _repetitions(s, r, stuck.index) for r in (*few, *others)}
+    return all(rows == ([left[r]] if r in left else []) for r, rows in twice.items())
+
+
+def _repetitions(s: Situation, rank: int, group: int) -> list[int]:
+    """The rows of a rank's calls of a group that are like the one before."""
+    rows = s.case.calls.rows(rank=rank, group=group)
+    tokens = s.habits.tokens[rows]
+    return [int(row) for row in rows[1:][tokens[1:] == tokens[:-1]]]
+
+
+def _made_twice(s: Situation, stuck: StuckCollective) -> Found:
+    few, others = stuck.waiting, tuple(sorted(stuck.missing))
+    words = {"make": w.verb(few, "makes", "make"), "wait": w.verb(others, "waits", "wait")}
+    return _of_few(s, few, others, stuck.calls[few[0]], words, "twice", _awaited_lines(s, others))
+
+
+def _of_few(
+    s: Situation,
+    few: tuple[int, ...],
+    others: Sequence[int],
+    call: CollectiveCall,
+    words: Mapping[str, object],
+    say: str,
+    more: Iterable[EvidenceLine],
+) -> Found:
+    path, name = user_path(call.frames), w.name_call(call)
+    return Found(
+        0.75,
+        few,
+        (w.path_line(call.rank, f"#{call.seq} {name} (waits)", path), *more),
+        {"few": w.name_ranks(few), "others": w.name_ranks(others), "call": name, "at": w.at_end_of(path), **words},
+        say,
+        ("one protocol",),
+        **w.at_call(call, innermost(path)),
+    )
+
+
+def _awaited_lines(s: Situation, ranks: Iterable[int]) -> list[EvidenceLine]:
+    return [w.waiting_line(e) for r in list(ranks)[:4] for e in s.waits.edges_of(r)[:1]]
+
+
+def _is_left_out(s: Situation, stuck: StuckCollective) -> bool:
+    """Whether the few who are missing always made this call next, and have left the function in which they did."""
+    few, others = tuple(stuck.missing), stuck.waiting
+    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in s.case.world if r not in others):
+        return False
+    here = tokens_of(s.case, {stuck.seq: stuck.calls[others[0]].row})[stuck.seq]
+    streams = Streams(s.case, stuck.index, stuck.seq)
+    for rank in few:
+        made, stack = tokens_of(s.case, streams.rows.get(rank, {})), stack_path(s.case, rank)
+        if stuck.seq - 1 not in made or not stack or predicted(made, stuck.seq)[:1] != [here]:
+            return False
+        if _shared(stack, here[1]) >= _shared(made[stuck.seq - 1][1], here[1]):
+            return False
+    return True
+
+
+def _shared(left: Path, right: Path) -> int:
+    """How many functions two paths share, from the outermost one on."""
+    if left == right:
+        return len(left)
+    fork = fork_of(left, right)
+    return fork.depth + 1 if fork is not None else 0
+
+
+def _waits_for_key(s: Situation, rank: int) -> bool:
+    edges = s.waits.edges_of(rank)
+    return bool(edges) and all(e.kind == "store" for e in edges)
+
+
+def _left_out(s: Situation, stuck: StuckCollective) -> Found:
+    few, others = tuple(sorted(stuck.missing)), stuck.waiting
+    wait, few_wait = w.verb(others, "waits", "wait"), w.verb(few, "waits", "wait")
+    words = {"wait": wait, "few_wait": few_wait, "they": w.verb(few, "it has", "they have")}
+    stacks = [line for r in few[:2] for line in w.stack_lines(s.case.ranks.get(r), 3)]
+    return _of_few(s, few, others, stuck.calls[others[0]], words, "left_out", (*stacks, *_awaited_lines(s, few)))

@@ -10,7 +10,7 @@ from unhang.model import Reading, grouped
 from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
 from unhang.rules.job.device import XIDS
-from unhang.rules.readings import (
+from unhang.rules.machine import (
     NEIGHBOUR_BYTES,
     SHARE,
     Needs,

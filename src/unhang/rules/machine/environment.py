@@ -13,8 +13,8 @@ from unhang.model.evidence import Value
 from unhang.read.environment import Assignment, Settings, in_scope
 from unhang.rules.base import Found, rule
 from unhang.rules.env import judge_settings
-from unhang.rules.job.environment import MUST_AGREE
-from unhang.rules.readings import cite, compares, found_by, hosts_of, ranks_of, size
+from unhang.rules.job.network import MUST_AGREE
+from unhang.rules.machine import cite, compares, found_by, hosts_of, ranks_of, size
 from unhang.rules.wording import name_ranks
 
 _MOST_VALUES, _MOST_SHOWN = 3, 60
@@ -181,7 +181,7 @@ def environment_differs(s: Situation) -> Iterator[Found]:
         first = group[0]
         words = {"what": _headline(group), "wanted": "; ".join(map(_wanted, group[:3]))}
         say = "both" if first.what in MUST_AGREE else "each"
-        yield Found(_weight_of_variable(first), first.odd, cite(_cited(group)), words, say)
+        yield Found(_weight_of_variable(first), first.odd, cite(_cited(group)), words, say, victims=())
 
 
 def _values_of(s: Situation, name: str) -> Difference:
@@ -228,7 +228,15 @@ def environment_settings(s: Situation) -> Iterator[Found]:
     for finding, on in found.values():
         words = {"title": finding.title, "because": finding.because}
         where = finding.location
-        yield Found(finding.confidence, tuple(sorted(on)), finding.evidence, words, fixes=finding.fixes, location=where)
+        yield Found(
+            finding.confidence,
+            tuple(sorted(on)),
+            finding.evidence,
+            words,
+            fixes=finding.fixes,
+            location=where,
+            victims=(),
+        )
 
 
 def _environments(s: Situation) -> Iterator[tuple[tuple[int, ...], list[Reading]]]:
@@ -282,7 +290,7 @@ def clock_skew(s: Situation) -> Iterator[Found]:
         "known": f"{_uncertainty_s(worst) + slack_s:.2f}",
     }
     confidence, say = 0.8 if abs(apart_s) > 300.0 else 0.75, "decided" if is_decided else "apart"
-    yield Found(confidence, ranks if is_decided else (), cite(off if is_decided else readings), words, say)
+    yield Found(confidence, ranks if is_decided else (), cite(off if is_decided else readings), words, say, victims=())
 
 
 def _uncertainty_s(reading: Reading) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from unhang.analyze.situation import Situation
 from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
-from unhang.rules.readings import SHARE, Needs, ago, cite, found_by, needs_of, ranks_of, size
+from unhang.rules.machine import SHARE, Needs, ago, cite, found_by, needs_of, ranks_of, size
 
 _BUSY, _CROWDED = 2, 4  # busy threads for each core: loader workers and main threads wait part of their time
 _LEAST_CORES = 4
@@ -308,7 +308,7 @@ def slow_in_check(s: Situation) -> Iterator[Found]:
     if slow:
         who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         words = {"who": who, "ratio": max(slow, key=_ratio).text("ratio")}
-        yield Found(0.8, ranks, cite(slow), words, say="rank")
+        yield Found(0.8, ranks, cite(slow), words, say="rank", victims=())
     slower = [r for r in s.readings.of("collectives.ratio") if r["is_slower"] is True]
     if slower:
         worst = max(slower, key=_ratio)

@@ -11,7 +11,7 @@ from typing import Any
 from unhang.analyze.situation import Situation
 from unhang.model import Reading, grouped
 from unhang.rules.base import Found, rule
-from unhang.rules.readings import cite, ranks_of
+from unhang.rules.machine import cite, ranks_of
 
 PAIR = "network.pair"
 FAR_MS = 20.0  # a round trip that no network within one site needs

@@ -8,8 +8,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import Reading, grouped
 from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
-from unhang.rules.machine.pairs import way_to_master
-from unhang.rules.readings import (
+from unhang.rules.machine import (
     cite,
     compares,
     devices_of,
@@ -22,6 +21,7 @@ from unhang.rules.readings import (
     spans_hosts,
     users_of,
 )
+from unhang.rules.machine.pairs import way_to_master
 
 
 @rule("rank-never-came", reads=("party.size",))
@@ -184,7 +184,7 @@ def mig_mode(s: Situation) -> Iterator[Found]:
     has_several = any((j.number("world_size") or 1) > 1 for j in s.readings.of("setup.job"))
     sliced = [d for d in devices_of(s) if d["is_mig"]]
     if sliced and has_several and not _on_gloo(s):
-        yield Found(0.85, users_of(s, sliced), cite(sliced), {"devices": named(sliced)})
+        yield Found(0.85, users_of(s, sliced), cite(sliced), {"devices": named(sliced)}, victims=())
 
 
 @rule("devices-hidden", reads=("devices.visible",), lacks=compares("devices.visible"))
