@@ -9,8 +9,8 @@ import pytest
 
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import ProcessGroup, Verdict
+from unhang.verify import Run
 from unhang.verify.expectations import KNOWN, parse_expectations, read_expectations
-from unhang.verify.runs import Run
 
 from .made_runs import clean_run, hung_run, stopped_run, trace_of
 

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from unhang.model import Verdict
+from unhang.verify import Run
 from unhang.verify.before_after import Verified, checks_junit, compare_sides, verified_json, verified_text
 from unhang.verify.expectations import default_expectations, parse_expectations
-from unhang.verify.runs import Run
 
 from .made_runs import clean_run, hung_run, stopped_run, trace_of
 

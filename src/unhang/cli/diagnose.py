@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang import remarks
-from unhang.cli.console import FILE, Progress, Timings, format_option, log, output_option, wants_color, write_out
+from unhang.cli import FILE, Progress, Timings, format_option, log, output_option, wants_color, write_out
 from unhang.cli.reports import newest_report
 from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.console import format_option, log, output_option, wants_color, write_out
+from unhang.cli import format_option, log, output_option, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from unhang import __version__
-from unhang.cli.console import did_you_mean, give_up_stdout, hold_streams
+from unhang.cli import did_you_mean, give_up_stdout, hold_streams
 from unhang.errors import NoTorch, UnhangError, WrongUsage
 from unhang.numeric import without_threads
 
@@ -103,8 +103,9 @@ _MODULES = {
     "bundle": "reports",
     "demo": "verify",
     "env": "lint",
-    "skill": "agents",
-    "mcp": "agents",
+    "skill": "explain",
+    "mcp": "explain",
+    "inject": "reproduce",
     "completion": "main",
 }
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from unhang.cli.console import (
+from unhang.cli import (
     Progress,
     did_you_mean,
     format_option,
@@ -211,7 +211,7 @@ def _get_ready() -> None:
 
 def _look_outside(pid: int, run_dir: Path) -> SeenOutside | None:
     """What looks from outside say of ranks that have no recorder."""
-    from unhang.attach.attaching import look_below  # most jobs never need it
+    from unhang.attach import look_below  # most jobs never need it
 
     return look_below(pid, run_dir)
 

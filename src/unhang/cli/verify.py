@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.console import FILE, format_option, log, need_torch, output_option, seconds, write_out
+from unhang.cli import FILE, format_option, log, need_torch, output_option, seconds, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.verify.runs import HowToRun
+    from unhang.verify import HowToRun
 
 FORMATS = ("text", "json", "junit")
 _HERE = "--"
@@ -87,7 +87,7 @@ def command(
 
     Example: unhang verify --before unhang-reports/RUN --after -- torchrun --nproc-per-node 4 train.py
     """
-    from unhang.verify.runs import HowToRun
+    from unhang.verify import HowToRun
 
     after = tuple(path for path in after if path != _HERE)
     _check(before, before_command, after, command_line)
@@ -146,9 +146,9 @@ def _verify(
     seed: int,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
+    from unhang.verify import can_start, runs_of
     from unhang.verify.before_after import MOST_RUNS, compare_sides, enough, verified_json, verified_text
     from unhang.verify.expectations import Expectation, default_expectations, read_expectations
-    from unhang.verify.runs import can_start, runs_of
 
     expectations = read_expectations(expect) if expect else default_expectations()
     if how.env is not None and not any(e.name == "replicas_equal" for e in expectations):
@@ -177,7 +177,7 @@ def _soak(
     how: HowToRun,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
-    from unhang.verify.runs import can_start, exit_code_of
+    from unhang.verify import can_start, exit_code_of
     from unhang.verify.soak import known_faults, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
     schedule = read_schedule(faults, known_faults(), soak_s)
@@ -243,7 +243,7 @@ def demo(
 
 def _how(options: Sequence[str], run_limit: float, show_output: bool) -> HowToRun:
     """How to run, with the limits that stories.toml asks for."""
-    from unhang.verify.runs import HowToRun
+    from unhang.verify import HowToRun
 
     values = dict(zip(options[::2], options[1::2], strict=False))
     limits = {name: float(values[name]) if name in values else None for name in ("--stall-after", "--abort-after")}

@@ -12,8 +12,8 @@ from unhang.model import Finding, Verdict
 from unhang.model.findings import name_ranks
 from unhang.show.paper import columns, duration, printable
 from unhang.show.preflight import JUnitCase, junit
+from unhang.verify import Check, Run, exit_code_of, failed, of_all_runs, passed, skipped
 from unhang.verify.expectations import WARM_UP_STEPS, Expectation
-from unhang.verify.runs import Check, Run, exit_code_of, failed, of_all_runs, passed, skipped
 from unhang.verify.step_times import Ratio, Spread, ratio_of_medians
 
 Z_95 = 1.959964

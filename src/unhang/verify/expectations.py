@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from unhang.errors import WrongUsage
 from unhang.model import CAUSES, LogEvent, Outcome
-from unhang.verify.runs import BAD_ENDS, Check, Run, failed, passed, read_toml, skipped
+from unhang.verify import BAD_ENDS, Check, Run, failed, passed, read_toml, skipped
 
 Settings = Mapping[str, Any]
 

@@ -20,8 +20,8 @@ from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.model import CAUSES
 from unhang.model.findings import name_ranks
 from unhang.show.paper import duration
+from unhang.verify import Check, HowToRun, Run, exit_code_of, failed, make_run, passed, read_toml, skipped
 from unhang.verify.before_after import Share, checks_text
-from unhang.verify.runs import Check, HowToRun, Run, exit_code_of, failed, make_run, passed, read_toml, skipped
 
 SCHEMA = "unhang.soak/1"
 _INJECT = (sys.executable, "-m", "unhang", "inject")

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import unhang
+from unhang import verify
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import Outcome
 from unhang.model.findings import name_ranks
-from unhang.verify import runs
+from unhang.verify import HowToRun, Run
 from unhang.verify.before_after import compare_sides, verified_text, where
 from unhang.verify.expectations import default_expectations
-from unhang.verify.runs import HowToRun, Run
 
 SCHEMA = "unhang.stories/1"
 DEFAULT = "demo"
@@ -237,7 +237,7 @@ def _run(story: Story, folder: Path, how: HowToRun, is_fixed: bool) -> Run:
     """Runs one version in a copy of its folder, which stays beside the report that names its lines."""
     program = folder / "program"
     story.copy(program, is_fixed)
-    return runs.make_run(command_of(story.fixed if is_fixed else story.broken), folder, replace(how, cwd=program))
+    return verify.make_run(command_of(story.fixed if is_fixed else story.broken), folder, replace(how, cwd=program))
 
 
 def _verdict(folder: Path) -> str:
@@ -285,7 +285,7 @@ def _run_with_fault(story: Story, fault: Fault, folder: Path, how: HowToRun) -> 
     story.copy(program, is_fixed=False)
     ends = fault.outcome != "clean"  # what goes on by itself is not ended
     how = replace(how, cwd=program, abort_after_s=how.abort_after_s if ends else None)
-    return runs.make_run(command_of(f"{story.fixed} --fault {fault.name}"), folder, how)
+    return verify.make_run(command_of(f"{story.fixed} --fault {fault.name}"), folder, how)
 
 
 def agrees(fault: Fault, run: Run) -> bool:

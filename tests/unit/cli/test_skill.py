@@ -12,7 +12,7 @@ from tests.slowness import slowness
 
 from unhang import __version__
 from unhang.cli import main as cli_main
-from unhang.cli.agents import commands_with_help
+from unhang.cli.explain import commands_with_help
 from unhang.model import CAUSES, Diagnosis, Inventory, Job, Outcome, RuleOutcome, Unavailable, Verdict
 from unhang.rules.decision_tree import QUESTIONS, rules_by_id
 from unhang.rules.registry import judge
