@@ -22,7 +22,7 @@ from unhang.errors import CannotWrite, NoTorch
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-FILE = click.Path(path_type=Path, dir_okay=False)
+FILE, PATH = click.Path(path_type=Path, dir_okay=False), click.Path(path_type=Path)
 _EVERY_S = 0.2
 _SLOW_S = 1.0
 
@@ -208,6 +208,11 @@ def seconds(text: str) -> float:
         return parse_seconds(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a positive number of seconds") from None
+
+
+def seconds_option(*names: str, help: str, default: float | None = None) -> Callable[[FC], FC]:
+    """An option that takes a number of seconds."""
+    return click.option(*names, type=seconds, metavar="SECONDS", default=default, help=help)
 
 
 def keeping(text: str) -> str:

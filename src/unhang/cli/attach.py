@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from unhang.cli import FILE, format_option, log, output_option, seconds, wants_color, write_out
+from unhang.cli import FILE, PATH, format_option, log, output_option, seconds_option, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
 @click.command("attach")
 @click.argument("target", required=False)
 @click.option("--all", "takes_all", is_flag=True, help="All jobs on this machine.")
-@click.option("--for", "for_s", type=seconds, metavar="SECONDS", help="How long to look [3].")
+@seconds_option("--for", "for_s", help="How long to look [3].")
 @click.option(
     "--watch",
     "is_watched",
@@ -51,9 +51,7 @@ class Shown(NamedTuple):
 @click.option("--native", is_flag=True, help="C frames in the stacks too: slower, and the job is paused for longer.")
 @format_option(FORMATS)
 @output_option()
-@click.option(
-    "--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/attach-<time>]."
-)
+@click.option("--report-dir", type=PATH, help="Where the report goes [unhang-reports/attach-<time>].")
 @click.option(
     "--bundle", type=FILE, metavar="FILE", help="Give no verdict: pack what was seen into a file; - is stdout."
 )
@@ -63,7 +61,7 @@ class Shown(NamedTuple):
     help="Look on other nodes by this command: 'ssh {host}', 'srun --jobid J --overlap -w {host}'.",
 )
 @click.option("--nodes", metavar="A,B,...", help="The nodes for --via.")
-@click.option("--node-limit", type=seconds, metavar="SECONDS", help="How long a node may take to answer [30].")
+@seconds_option("--node-limit", help="How long a node may take to answer [30].")
 @click.option(
     "--remote",
     default="unhang",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from unhang.cli import format_option, seconds
+from unhang.cli import format_option, seconds_option
 from unhang.errors import UnhangError
 
 
@@ -158,9 +158,7 @@ class NoSdk(UnhangError):
     show_default="this folder",
     help="Only files below this folder are read.",
 )
-@click.option(
-    "--time-limit", type=seconds, default=120.0, metavar="SECONDS", help="How long one call of a tool may take [120]."
-)
+@seconds_option("--time-limit", help="How long one call of a tool may take [120].", default=120.0)
 @click.option(
     "--most-characters",
     type=click.IntRange(500, 200_000),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli import FILE, Progress, format_option, log, output_option, seconds, write_out
+from unhang.cli import FILE, Progress, format_option, log, output_option, seconds_option, write_out
 from unhang.errors import CannotWrite, UnreadableInput, WrongUsage
 
 if TYPE_CHECKING:
@@ -37,12 +37,8 @@ _MADE_HERE = "Written by `unhang reproduce`"
     help="Instead of a program write a pytest test that runs the job's command: it fails until the fault is fixed.",
 )
 @click.option("--no-run", is_flag=True, help="Write the program without running it or making it smaller.")
-@click.option(
-    "--limit",
-    "limit_s",
-    type=seconds,
-    metavar="SECONDS",
-    help="For all trials [60]; with --reduce for each run [600]; with --as-test for the job.",
+@seconds_option(
+    "--limit", "limit_s", help="For all trials [60]; with --reduce for each run [600]; with --as-test for the job."
 )
 @format_option(("text", "json"), "What to print.")
 @click.option(
@@ -54,8 +50,8 @@ _MADE_HERE = "Written by `unhang reproduce`"
 @click.option("--nproc", metavar="N,N,...", help="With --reduce: the values of {nproc} in the command.")
 @click.option("--vary", metavar="NAME=A,B", multiple=True, help="With --reduce: the values of {NAME} in the command.")
 @click.option("--all", "is_all", is_flag=True, help="With --reduce: go on after the first failure.")
-@click.option("--stall-after", type=seconds, metavar="SECONDS", help="With --reduce: as for 'unhang run'.")
-@click.option("--abort-after", type=seconds, metavar="SECONDS", help="With --reduce: as for 'unhang run'.")
+@seconds_option("--stall-after", help="With --reduce: as for 'unhang run'.")
+@seconds_option("--abort-after", help="With --reduce: as for 'unhang run'.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="REPORT | -- COMMAND...")
 def command(
     output: Path | None,

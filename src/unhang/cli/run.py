@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from unhang.cli import (
+    PATH,
     Progress,
     did_you_mean,
     format_option,
     keeping,
     log,
     output_option,
-    seconds,
+    seconds_option,
     wants_color,
     write_out,
 )
@@ -59,18 +60,10 @@ def url(text: str) -> str:
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
-@click.option("--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/<time>].")
-@click.option(
-    "--stall-after",
-    type=seconds,
-    metavar="SECONDS",
-    help="Suspect a hang after this time without progress [adaptive, >= 15].",
-)
-@click.option(
-    "--abort-after",
-    type=seconds,
-    metavar="SECONDS",
-    help="Also end a job that is only suspected to hang, when its wait has lasted this long [never].",
+@click.option("--report-dir", type=PATH, help="Where the report goes [unhang-reports/<time>].")
+@seconds_option("--stall-after", help="Suspect a hang after this time without progress [adaptive, >= 15].")
+@seconds_option(
+    "--abort-after", help="Also end a job that is only suspected to hang, when its wait has lasted this long [never]."
 )
 @click.option(
     "--on-hang",
@@ -102,10 +95,8 @@ def url(text: str) -> str:
 @click.option(
     "--join-port", type=click.IntRange(1, 65535), metavar="PORT", help="The port at which they connect [29437]."
 )
-@click.option(
-    "--join-cert", type=click.Path(path_type=Path), help="Encrypt this connection: one certificate for all nodes (PEM)."
-)
-@click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
+@click.option("--join-cert", type=PATH, help="Encrypt this connection: one certificate for all nodes (PEM).")
+@click.option("--join-key", type=PATH, help="The certificate's private key (PEM).")
 @click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help="Answer Prometheus at this port.")
 @click.option("--webhook", type=url, metavar="URL", help="Send a small JSON message there on a hang.")
 @click.option(

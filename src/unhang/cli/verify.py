@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli import FILE, format_option, log, need_torch, output_option, seconds, write_out
+from unhang.cli import FILE, PATH, format_option, log, need_torch, output_option, seconds, seconds_option, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _HERE = "--"
 @click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle.")
 @click.option("--before-command", metavar="TEXT", help="Make the runs before the change with this command line.")
 @click.option("--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'.")
-@click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML.")
+@click.option("--expect", type=PATH, metavar="FILE", help="What is expected, in TOML.")
 @click.option(
     "--repeat",
     type=click.IntRange(1, 1000),
@@ -48,12 +48,10 @@ _HERE = "--"
 )
 @click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between.")
 @click.option("--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file.")
-@click.option(
-    "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/verify-<time>]."
-)
-@click.option("--run-limit", type=seconds, default=3600.0, metavar="SECONDS", help="End a run after this [3600].")
-@click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
-@click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
+@click.option("--report-dir", type=PATH, help="Where the reports go [unhang-reports/verify-<time>].")
+@seconds_option("--run-limit", help="End a run after this [3600].", default=3600.0)
+@seconds_option("--stall-after", help="As for 'unhang run'.")
+@seconds_option("--abort-after", help="As for 'unhang run'.")
 @click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="The seed of the bootstrap interval.")
 @click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr.")
 @click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML.")
@@ -207,10 +205,8 @@ def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None
 @click.option(
     "--faults", "plays_faults", is_flag=True, help="Run each fault of the story's table, of all stories without STORY."
 )
-@click.option(
-    "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/STORY-<time>]."
-)
-@click.option("--run-limit", type=seconds, default=180.0, metavar="SECONDS", help="End a run after this [180].")
+@click.option("--report-dir", type=PATH, help="Where the reports go [unhang-reports/STORY-<time>].")
+@seconds_option("--run-limit", help="End a run after this [180].", default=180.0)
 @click.option("--show-output", is_flag=True, help="Show what the trainings print, on stderr.")
 def demo(
     story: str | None, is_list: bool, plays_faults: bool, report_dir: Path | None, run_limit: float, show_output: bool
