@@ -227,7 +227,7 @@ def rendered(checked: Checked, output_format: str, color: bool = False) -> bytes
     diagnosis, case = checked.diagnosis, checked.case
     assert diagnosis is not None
     if output_format == "json":
-        from unhang.show.report_json import to_json
+        from unhang.show.verdict import to_json
 
         return to_json(diagnosis)
     if output_format == "html":

@@ -184,7 +184,7 @@ def _programs() -> list[str]:
 def _headline(run_dir: Path) -> Headline:
     """One line on the hang, for the screens of other nodes, and for machines."""
     from unhang.diagnosis import judge_paths
-    from unhang.show.headline import headline
+    from unhang.show.verdict import headline
 
     judged = judge_paths([run_dir])
     line, found = headline(judged.diagnosis, judged.case, judged.waits), judged.diagnosis.findings
@@ -195,7 +195,7 @@ def _get_ready() -> None:
     """Imports what a headline needs: half a second, which the hub has while the others look."""
     from unhang.diagnosis import judge_paths  # noqa: F401
     from unhang.rules.registry import load_rules
-    from unhang.show.headline import headline  # noqa: F401
+    from unhang.show.verdict import headline  # noqa: F401
 
     load_rules(False)
 
@@ -329,7 +329,7 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False, to
         log(f"report in {report_dir / 'report.html'}")
     elif not is_quiet:
         from unhang.show.course import in_brief
-        from unhang.show.headline import headline
+        from unhang.show.verdict import headline
 
         said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else in_brief(judged.case.course)
         log(f"{': '.join(filter(None, (diagnosis.word, said)))}; report in {report_dir}")

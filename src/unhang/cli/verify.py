@@ -85,7 +85,7 @@ def command(
 
     Example: unhang verify --before unhang-reports/RUN --after -- torchrun --nproc-per-node 4 train.py
     """
-    from unhang.verify import HowToRun
+    from unhang.verify import HowToRun, with_replicas_compared
 
     after = tuple(path for path in after if path != _HERE)
     _check(before, before_command, after, command_line)
@@ -97,8 +97,6 @@ def command(
         )
     env = None
     if compares_replicas:
-        from unhang.inside.integrations import with_replicas_compared
-
         if not (command_line or before_command):
             raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
         env = with_replicas_compared(os.environ)

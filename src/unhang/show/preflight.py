@@ -11,9 +11,8 @@ from unhang.model import Case, Diagnosis, Finding, Verdict
 from unhang.read.environment import Variable, beliefs, tables, variables
 from unhang.rules.env import EnvVerdict
 from unhang.rules.registry import all_rules
-from unhang.show.headline import undecided
 from unhang.show.paper import Paper, duration, printable, text_width
-from unhang.show.report_json import encoded, evidence_json
+from unhang.show.verdict import encoded, evidence_json, undecided
 
 _STYLES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
 _MOST = 100

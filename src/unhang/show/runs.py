@@ -17,9 +17,8 @@ from unhang.read import ReadDumps
 from unhang.read.gathered import Progress
 from unhang.read.given import Opened
 from unhang.read.runs import Job, began_ns
-from unhang.show.headline import headline
 from unhang.show.paper import Paper, duration, text_width
-from unhang.show.report_json import encoded
+from unhang.show.verdict import encoded, headline
 
 if TYPE_CHECKING:
     from unhang.analyze.compare import Comparison, GroupChange, OpUse, StepTime

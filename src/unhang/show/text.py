@@ -13,13 +13,13 @@ from unhang.show.course import (
     course_lines,
     is_remarkable,
     limit_in_words,
+    run_card,
     stop_in_words,
     stop_of,
 )
-from unhang.show.headline import certainty, ended, filled, headline, undecided
 from unhang.show.paper import Paper, duration
-from unhang.show.report_json import run_card
 from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, native_rows, short_place
+from unhang.show.verdict import certainty, ended, filled, headline, undecided
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
 _MOST_ROOTS, _MOST_FRAMES = 3, 4

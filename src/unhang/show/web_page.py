@@ -36,10 +36,17 @@ from unhang.show.answer import (
     verdict,
     wait_rows,
 )
-from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
-from unhang.show.headline import certainties, certainty, filled, headline, issue_text, undecided
+from unhang.show.course import (
+    cost_in_words,
+    cost_of,
+    cost_of_step,
+    course_lines,
+    panels,
+    run_card,
+    stop_in_words,
+    stop_of,
+)
 from unhang.show.paper import duration, printable
-from unhang.show.report_json import run_card
 from unhang.show.stacks import (
     ShownStack,
     compared,
@@ -53,6 +60,7 @@ from unhang.show.stacks import (
     source_around,
 )
 from unhang.show.timeline import Timeline, timeline
+from unhang.show.verdict import certainties, certainty, filled, headline, issue_text, undecided
 from unhang.show.wait_graph import wait_graph
 
 View = dict[str, Any]

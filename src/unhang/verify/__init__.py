@@ -28,6 +28,8 @@ from unhang.watch.process_tree import descendants_of
 BAD_ENDS = (Outcome.HANG, Outcome.CRASH, Outcome.STRAGGLER, Outcome.INTERRUPTED)
 _END_S = 30.0
 _LAST_LINES = 20
+_COMPARES = Path(__file__).parents[1] / "inside" / "integrations" / "bootstrap"
+_EVERY = "UNHANG_REPLICAS_EVERY"
 
 
 class RunFailed(UnhangError):
@@ -115,6 +117,12 @@ class HowToRun:
         options = [word for name, value in limits if value is not None for word in (name, f"{value:g}")]
         unhang = [sys.executable, "-m", "unhang", "run", "-q", "--report-dir", str(folder.absolute()), *options]
         return [*self.before, *unhang, "--", *command]
+
+
+def with_replicas_compared(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a job in which what DDP wraps is compared after every tenth optimizer step, or as often as it says itself."""
+    path = os.pathsep.join(filter(None, (str(_COMPARES), environ.get("PYTHONPATH", ""))))
+    return {**environ, "PYTHONPATH": path, _EVERY: environ.get(_EVERY, "10")}
 
 
 def make_run(command: Sequence[str], folder: Path, how: HowToRun) -> Run:
