@@ -123,9 +123,9 @@ def test_required_and_own() -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ({"step_tme": {"max_s": 1}}, "did you mean 'step_time'?"),
+        ({"step_tme": {"max_s": 1}}, "did you mean step_time?"),
         ({"zzz": {}}, "there are no_finding, exit_code"),
-        ({"step_time": {"max": 1}}, "has no 'max'; did you mean 'max_s'?"),
+        ({"step_time": {"max": 1}}, "has no 'max'; did you mean max_s?"),
         ({"step_time": {}}, "needs max_s or median_s"),
         ({"step_time": {"max_s": "1"}}, "is a number of at least 0, not '1'"),
         ({"step_time": {"max_s": True}}, "not True"),

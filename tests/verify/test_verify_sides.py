@@ -76,7 +76,7 @@ def test_not_verified(before: list[Run], after: list[Run], code: int, check: str
 
 def test_another_failure_in_its_place_is_said_first() -> None:
     text = verified_text(compared([hung_run()], [stopped_run()]))
-    assert text.startswith("NOT VERIFIED: code-divergence is gone, and the job fails otherwise: "), text
+    assert text.startswith("NOT VERIFIED: code-divergence is gone, but the job fails in another way: "), text
     assert "no established cause" in text.splitlines()[0]
 
 

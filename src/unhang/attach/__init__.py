@@ -125,12 +125,7 @@ def look_below(pid: int, run_dir: Path) -> SeenOutside | None:
 
 
 def watch(
-    job: FoundJob,
-    processes: Processes,
-    bundle: Path,
-    wish: Wish,
-    say: Callable[[str], None],
-    every_s: float = 5.0,
+    job: FoundJob, processes: Processes, bundle: Path, wish: Wish, say: Callable[[str], None], every_s: float = 5.0
 ) -> Judged:
     """Looks again and again, and says when the word changes; ends with the job. The last verdict counts.
 
@@ -229,9 +224,8 @@ def _ask(node: str, command: Sequence[str], folder: Path, limit_s: float) -> Ans
     try:
         unpack(packed, place / "jobs")
     except (UnreadableInput, OSError):
-        return Answer(
-            node, {}, said or "what it sent is no bundle of unhang: does the command print something of its own?"
-        )
+        why = "what it sent is no bundle of unhang: does the command print something of its own?"
+        return Answer(node, {}, said or why)
     packed.unlink()
     return Answer(node, _jobs_in(place / "jobs"))
 

@@ -192,14 +192,6 @@ def output_option(help_text: str = "Write to this file instead of stdout.") -> C
     return click.option("-o", "--output", type=FILE, help=help_text)
 
 
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """The nearest of the known words as a question, to be put behind an error; empty where none is near."""
-    import difflib
-
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def seconds(text: str) -> float:
     """Reads a number of seconds of the command line, or ends with a usage error."""
     from unhang.watch import parse_seconds

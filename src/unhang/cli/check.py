@@ -216,14 +216,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def rendered(checked: Checked, output_format: str, color: bool = False) -> bytes:
-    """The result in one of FORMATS.
-
-    Args:
-        checked: with a diagnosis.
-        output_format: one of FORMATS.
-        color: for a terminal.
-    """
+def rendered(checked: Checked, output_format: str, color: bool) -> bytes:
+    """The result, which has a diagnosis, in one of FORMATS."""
     diagnosis, case = checked.diagnosis, checked.case
     assert diagnosis is not None
     if output_format == "json":

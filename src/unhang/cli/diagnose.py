@@ -189,7 +189,11 @@ def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) 
     followed = FollowedLog(str(path))
     log(f"following {path}; end with Ctrl-C")
     with _until_interrupted() as stopped:
-        for lines in follow(path, stopped.is_set, pause=lambda seconds: _pause(stopped, seconds)):
+
+        def pause(seconds: float) -> None:
+            stopped.wait(min(seconds, _PAUSE_S))
+
+        for lines in follow(path, stopped.is_set, pause=pause):
             if not lines or not followed.take(lines):
                 continue
             judged = judge_case(case_of_outputs([followed.output()]))
@@ -200,10 +204,6 @@ def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) 
                 sys.stdout.buffer.write(render(judged, output_format))
                 sys.stdout.buffer.flush()
     return code
-
-
-def _pause(stopped: threading.Event, seconds: float) -> None:
-    stopped.wait(min(seconds, _PAUSE_S))
 
 
 @contextmanager

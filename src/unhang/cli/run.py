@@ -16,7 +16,6 @@ import click
 from unhang.cli import (
     PATH,
     Progress,
-    did_you_mean,
     format_option,
     keeping,
     log,
@@ -25,7 +24,7 @@ from unhang.cli import (
     wants_color,
     write_out,
 )
-from unhang.errors import CannotWrite, NoNumpy
+from unhang.errors import CannotWrite, NoNumpy, did_you_mean
 from unhang.numeric import has_numpy
 from unhang.show import FORMATS, verdict_in
 from unhang.watch import Headline, OnHang, RunOptions, SeenOutside, debug_nccl, parse_url, parse_variable, read_options
@@ -151,15 +150,16 @@ def command(
         webhook=webhook,
     )
     options = replace(options, added=dict(variables), debugs_nccl=debugs_nccl, native=native)
-    options = replace(options, render=_live_renderer(options), headline=_headline, get_ready=_get_ready)
-    options = replace(options, look_outside=_look_outside)
+    options = replace(
+        options, render=_live_renderer(options), headline=_headline, get_ready=_get_ready, look_outside=_look_outside
+    )
     given = JoinWishes(join, join_port, join_cert, join_key)
     token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
     if (code := _cannot_start(command_line[0])) is not None:
         return code
     options = replace(options, join=find_join(given, options.env, command_line, token_folder, say))
     told = Told(output_format, output) if output or output_format != "text" else None
-    return run_and_report(command_line, options, is_quiet=quiet, keep=keep, told=told)
+    return run_and_report(command_line, options, quiet, keep, told)
 
 
 def _cannot_start(program: str) -> int | None:
@@ -247,11 +247,7 @@ def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path 
 
 
 def run_and_report(
-    command_line: tuple[str, ...],
-    options: RunOptions,
-    is_quiet: bool = False,
-    keep: str = "all",
-    told: Told | None = None,
+    command_line: tuple[str, ...], options: RunOptions, is_quiet: bool, keep: str, told: Told | None
 ) -> int:
     """Runs the job, saves the evidence, shows the verdict; returns the exit code. `keep`: which reports stay, as --keep says it.
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
+from unhang.analyze.trees import last_name
 from unhang.fix.agreed import agree_on, answer_alike, is_collective, modules, order_alike, root_alike
 from unhang.fix.hoist import hoist
-from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
+from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, called, calls_in, dotted, holds, unified
 from unhang.fix.rounds import after_the_round, even_rounds, same_rounds
 from unhang.fix.single import (
     find_unused,
@@ -33,7 +35,6 @@ from unhang.model.findings import LIMIT, limits_last
 # A wait for the rank that writes, before the others read: a barrier between the two, where every rank comes to it.
 
 WRITERS = ("save", "open", "write_text", "write_bytes", "savez", "save_file", "dump", "makedirs", "mkdir")
-_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def wait_for_the_writer(program: Program, finding: Finding) -> Said:
@@ -42,12 +43,10 @@ def wait_for_the_writer(program: Program, finding: Finding) -> Said:
     Raises:
         NoDiff: no such block stands before the line, or not every rank comes to both.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     for statement in program.statements_at(line):
         for node in (statement, *program.around(statement)):
-            if not isinstance(node, ast.stmt) or isinstance(
-                node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-            ):
+            if not isinstance(node, ast.stmt) or isinstance(node, Function | ast.ClassDef):
                 break
             block = program.block_of(node)
             writers = [s for s in block[: block.index(node)] if isinstance(s, ast.If) and _one_rank_writes(program, s)]
@@ -58,19 +57,10 @@ def wait_for_the_writer(program: Program, finding: Finding) -> Said:
 
 def _one_rank_writes(program: Program, gate: ast.If) -> bool:
     """Whether a block is for one rank alone, writes, and goes on behind it."""
-    is_of_rank = any(_asks_for_the_rank(program, s, gate) for s in gate.body[:1])
-    leaves = any(isinstance(n, _LEAVES) for s in gate.body for n in ast.walk(s))
-    return (
-        is_of_rank
-        and not gate.orelse
-        and not leaves
-        and any(called(c) in WRITERS for s in gate.body for c in calls_in(s))
-    )
-
-
-def _asks_for_the_rank(program: Program, inside: ast.stmt, gate: ast.If) -> bool:
-    found = (c for c in surroundings(str(program.path), inside.lineno).conditions if c.line == gate.test.lineno)
-    return any(c.only_on_rank_zero for c in found)
+    around = surroundings(str(program.path), gate.body[0].lineno).conditions
+    is_of_rank = any(c.only_on_rank_zero for c in around if c.line == gate.test.lineno)
+    writes = any(called(c) in WRITERS for s in gate.body for c in calls_in(s))
+    return is_of_rank and writes and not gate.orelse and not holds(gate.body, LEAVES | ast.Raise)
 
 
 def _with_a_barrier(program: Program, writer: ast.If, reader: ast.stmt) -> Said:
@@ -84,9 +74,8 @@ def _with_a_barrier(program: Program, writer: ast.If, reader: ast.stmt) -> Said:
     if any(called(c) == "barrier" for s in between[start : between.index(reader) + 1] for c in calls_in(s)):
         raise NoDiff("a barrier stands between them already")
     _, dist = modules(program)
-    program.insert_after(
-        writer, f"{program.indent(writer)}{dist}.barrier()  # what one rank writes is there for all{program.newline}"
-    )
+    barrier = f"{dist}.barrier()  # what one rank writes is there for all"
+    program.insert_after(writer, f"{program.indent(writer)}{barrier}{program.newline}")
     return Said("wait for writer", "All ranks wait until the file is written before one of them reads it")
 
 
@@ -161,7 +150,7 @@ def _change(finding: Finding) -> Change:
         case "code-divergence", "rank-dependent-collective" if finding.condition is None:
             return answer_alike
         case "rank-exited-early", "rank-exited-early" if finding.condition and _is_to_end_together(finding):
-            return _end_together
+            return partial(_agree, to_end=True)
         case "unused-parameters", _:
             return lambda program, f, _: find_unused(program, f)
         case "collective-order-race", _:
@@ -214,18 +203,13 @@ def _one_order(program: Program, finding: Finding, backend: str) -> Said:
     return order_alike(program, finding, backend) if is_collective(finding) else send_without_waiting(program, finding)
 
 
-def _agree(program: Program, finding: Finding, backend: str) -> Said:
+def _agree(program: Program, finding: Finding, backend: str, to_end: bool = False) -> Said:
     assert finding.condition is not None
-    return agree_on(program, finding.condition, finding, backend)
+    return agree_on(program, finding.condition, finding, backend, to_end)
 
 
 def _is_to_end_together(finding: Finding) -> bool:
     return any(fix.does == "decide together" for fix in finding.fixes)
-
-
-def _end_together(program: Program, finding: Finding, backend: str) -> Said:
-    assert finding.condition is not None
-    return agree_on(program, finding.condition, finding, backend, to_end=True)
 
 
 def _hoist(program: Program, finding: Finding, backend: str) -> Said:
@@ -239,17 +223,10 @@ def _hoist(program: Program, finding: Finding, backend: str) -> Said:
     if near is None:
         raise NoDiff(f"line {gate.line} has another condition now")
     functions = {e.text.rpartition(" in ")[2] for e in finding.evidence if e.source.endswith("stack")}
-    functions |= {
-        step.partition(":")[0].split()[-1]
-        for e in finding.evidence
-        if e.source.endswith("calls")
-        for step in e.text.split(" > ")
-    }
-    makers = (
-        (known.WORDS - {"log", "setup", "register", "signal", "finalize", "Thread"})
-        | _wrapped(program.tree)
-        | functions
-    )
+    steps = (s for e in finding.evidence if e.source.endswith("calls") for s in e.text.split(" > "))
+    functions |= {step.partition(":")[0].split()[-1] for step in steps}
+    words = known.WORDS - {"log", "setup", "register", "signal", "finalize", "Thread"}
+    makers = words | _wrapped(program.tree) | functions
     return hoist(program, place.line, gate.line, makers.__contains__, lambda test: _is_rank(near, test))
 
 
@@ -264,15 +241,10 @@ def _wrapped(tree: ast.AST) -> set[str]:
     """Names of what is wrapped for distributed training: a call of it is a forward that all ranks make."""
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and any(
-            isinstance(c, ast.Call) and dotted(c.func).rpartition(".")[2] in _WRAPPERS for c in ast.walk(node.value)
-        ):
-            found |= {
-                n.id if isinstance(n, ast.Name) else n.attr
-                for t in node.targets
-                for n in ast.walk(t)
-                if isinstance(n, ast.Name | ast.Attribute)
-            }
+        made = [c for c in ast.walk(node.value) if isinstance(c, ast.Call)] if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.Assign) and any(dotted(c.func).rpartition(".")[2] in _WRAPPERS for c in made):
+            named = (n for t in node.targets for n in ast.walk(t))
+            found |= {last_name(n) for n in named if isinstance(n, ast.Name | ast.Attribute)}
     return found
 
 

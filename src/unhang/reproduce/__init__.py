@@ -22,7 +22,7 @@ from unhang.model import Diagnosis, grouped
 from unhang.model.findings import name_ranks
 from unhang.reproduce import server
 from unhang.reproduce.program import render, wrong_result
-from unhang.reproduce.schedule import ROOTED, Schedule, Step, few_ranks, leap, shrink
+from unhang.reproduce.schedule import Schedule, Step, few_ranks, leap, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut
 
 LIMIT_S = 60.0
@@ -182,9 +182,8 @@ def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedu
 def _cut(s: Situation, diagnosis: Diagnosis) -> Schedule:
     whole = cut(s, diagnosis)
     if (few := few_ranks(whole)) is None:
-        raise NotReproducible(
-            f"cannot be replayed with few of its {len(whole.ranks)} ranks: their transfers hang together"
-        )
+        few_of = f"few of its {len(whole.ranks)} ranks"
+        raise NotReproducible(f"cannot be replayed with {few_of}: their transfers depend on each other")
     return few
 
 
@@ -214,7 +213,7 @@ def _variants(schedule: Schedule) -> Iterator[Schedule]:
     if forms[0].steps == schedule.steps:
         del forms[0]
     yield from forms
-    if any(s.op in ROOTED and not s.is_done for steps in schedule.steps.values() for s in steps):
+    if schedule.has_open_root:
         for rank in (*schedule.culprits, *(r for r in schedule.ranks if r not in schedule.culprits)):
             yield forms[0].rooted_at(rank)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from unhang.analyze.by_kind import handed_out
@@ -199,9 +198,8 @@ def panels(course: Course | None) -> dict[str, Any]:
         return {}
     shown = []
     for title, first, last in _PANELS:
-        lines = [
-            (n.removesuffix(last), v) for n, v in course.samples.items() if n.startswith(first) and n.endswith(last)
-        ]
+        chosen = [n for n in course.samples if n.startswith(first) and n.endswith(last)]
+        lines = [(n.removesuffix(last), course.samples[n]) for n in chosen]
         known = [v for _, values in lines for v in values if v is not None]
         if known and len(known) > 1:
             shown.append({"title": title, "lines": _few(lines), "most": max(known)})
@@ -304,7 +302,7 @@ def _limits(case: Case) -> Iterator[tuple[str, str]]:
 
 def _limit(group: ProcessGroup) -> str:
     at = group.timeout_set_at
-    who = "torch's default" if at is None else f"set at {Path(at.file).name}:{at.line} in {at.function}"
+    who = "torch's default" if at is None else f"set at {at}"
     return f"{duration(group.timeout_s or 0.0)} for {'the default group' if group.name == '0' else group}, {who}"
 
 
@@ -322,14 +320,10 @@ def _variables(case: Case) -> Iterator[tuple[str, str]]:
         if len(differing) > 1:
             yield "Variable", f"{name} differs between ranks: {', '.join(sorted(map(str, differing))[:4])}"
         else:
-            yield (
-                "Variable",
-                f"{name}={at_init.get(name, '(removed)')}, {_who(name, at_init, identity.variables, requested, case)}",
-            )
-    gone = [
-        n for n in requested if n.startswith(("NCCL_", "TORCH_NCCL", "GLOO_")) and n not in at_init and n not in _OURS
-    ]
-    for name in gone[:_MOST_SETTINGS]:
+            who = _who(name, at_init, identity.variables, requested, case)
+            yield "Variable", f"{name}={at_init.get(name, '(removed)')}, {who}"
+    asked = [n for n in requested if n.startswith(("NCCL_", "TORCH_NCCL", "GLOO_"))]
+    for name in [n for n in asked if n not in at_init and n not in _OURS][:_MOST_SETTINGS]:
         yield "Variable", f"{name}={requested[name]} was set for the job but did not reach the ranks"
 
 
@@ -349,17 +343,12 @@ def _who(
 
 
 def _devices(case: Case) -> Iterator[tuple[str, str]]:
-    by_device = grouped(
-        ((evidence.identity.host, evidence.identity.device), rank)
-        for rank, evidence in case.ranks.items()
-        if evidence.identity.device is not None
-    )
+    known = [(rank, e.identity) for rank, e in case.ranks.items() if e.identity.device is not None]
+    by_device = grouped(((identity.host, identity.device), rank) for rank, identity in known)
     if by_device:
-        hosts = {host for host, _ in by_device}
-        told = [
-            f"{name_ranks(tuple(r), 4)} on {f'{host} ' if len(hosts) > 1 else ''}cuda:{d}"
-            for (host, d), r in by_device.items()
-        ]
+        has_hosts = len({host for host, _ in by_device}) > 1
+        named = ((name_ranks(r, 4), f"{host} " if has_hosts else "", d) for (host, d), r in by_device.items())
+        told = [f"{who} on {host}cuda:{d}" for who, host, d in named]
         yield "Devices", ", ".join(told[:_MOST_SETTINGS])
 
 
@@ -367,8 +356,6 @@ def _switched_on(case: Case) -> Iterator[tuple[str, str]]:
     identity = next(e.identity for e in case.ranks.values() if e.identity.variables or e.identity.variables_at_init)
     kept = {**identity.variables, **(identity.variables_at_init or {})}.get(_OURS[0])
     if kept:
-        asked = _OURS[0] in case.job.environment or _OURS[1] in case.job.environment
-        yield (
-            "Flight recorder",
-            f"the last {kept} calls of each rank, {'as requested' if asked else 'enabled by unhang run for this job'}",
-        )
+        is_asked = _OURS[0] in case.job.environment or _OURS[1] in case.job.environment
+        who = "as requested" if is_asked else "enabled by unhang run for this job"
+        yield "Flight recorder", f"the last {kept} calls of each rank, {who}"

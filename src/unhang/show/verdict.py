@@ -39,9 +39,8 @@ def _with_place(finding: Finding) -> str:
     place = finding.location
     if place is None:
         return finding.title
-    name = place.file.rsplit("/", 1)[-1]
-    is_there = f"{name}:" in finding.title  # a second line of the same file would only confuse
-    return finding.title if is_there else f"{finding.title}, at {name}:{place.line} in {place.function}()"
+    is_there = f"{place.file.rsplit('/', 1)[-1]}:" in finding.title  # a second line of the same file would only confuse
+    return finding.title if is_there else f"{finding.title}, at {place}()"
 
 
 def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
@@ -115,17 +114,16 @@ def _of_attempts(diagnosis: Diagnosis) -> Iterator[str]:
     if not diagnosis.earlier:
         return
     last = diagnosis.earlier[-1]
-    found = diagnosis.findings[0] if diagnosis.findings else None
-    firsts = [(a.number, a.findings[0]) for a in diagnosis.earlier if found and a.findings]
-    same = [
-        n
-        for n, f in firsts
-        if found and (f.rule, f.culprit_ranks, f.location) == (found.rule, found.culprit_ranks, found.location)
-    ]
+    first = diagnosis.first and _of_whom(diagnosis.first)
+    same = [a.number for a in diagnosis.earlier if first and a.findings and _of_whom(a.findings[0]) == first]
     if len(same) == len(diagnosis.earlier):
         yield f"also in {name_attempts(same)}"
     else:
         yield f"attempt {last.number}: {ended(last)}"
+
+
+def _of_whom(finding: Finding) -> tuple[object, ...]:
+    return finding.rule, finding.culprit_ranks, finding.location
 
 
 def name_attempts(numbers: Sequence[int]) -> str:
@@ -166,11 +164,8 @@ def filled(text: str, job: Job) -> str:
 
 def undecided(diagnosis: Diagnosis) -> list[tuple[str, tuple[str, ...]]]:
     """(what was missing, rules that could not judge without it), the one that would help most rules first."""
-    rules = grouped(
-        (outcome.reason, outcome.rule)
-        for outcome in diagnosis.outcomes
-        if outcome.verdict is Verdict.SKIPPED and outcome.reason
-    )
+    skipped = (o for o in diagnosis.outcomes if o.verdict is Verdict.SKIPPED and o.reason)
+    rules = grouped((outcome.reason, outcome.rule) for outcome in skipped)
     return sorted(((reason, tuple(r)) for reason, r in rules.items()), key=lambda pair: (-len(pair[1]), pair[0]))
 
 
@@ -197,18 +192,15 @@ def _remedies(finding: Finding) -> list[str]:
     for fix in (f for f in finding.fixes if f.helps):
         lines.append(f"- {_line(fix.title)}")
         for kind, text in fix.changes.items():
-            said = (
-                [f"  {_line(text)}"] if kind == "advice" else ["", *_block(text, "diff" if kind == "patch" else ""), ""]
-            )
-            lines += said
+            block = ["", *_block(text, "diff" if kind == "patch" else ""), ""]
+            lines += [f"  {_line(text)}"] if kind == "advice" else block
     return ["", "**What to do**", "", *lines] if lines else []
 
 
 def issue_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     """The verdict in Markdown, ends with a newline; the command of the job is not in it, since it may name what is private."""
     lines = [f"**{diagnosis.word.upper()}: {_line(headline(diagnosis, case, waits))}**", ""]
-    if diagnosis.findings:
-        first = diagnosis.findings[0]
+    if first := diagnosis.first:
         lines += [_line(first.because), "", f"Rule `{first.rule}` ({_line(certainty(first))})"]
         if first.location:
             lines += ["", *_block(f"{first.location.file}:{first.location.line} in {first.location.function}()")]
@@ -224,10 +216,8 @@ def issue_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
         job.backend,
         f"torch {job.torch_version}" if job.torch_version else "",
     ]
-    lines += [
-        "",
-        f"_Found by unhang: {', '.join(_line(part) for part in known if part) or 'no more is known of the job'}_",
-    ]
+    about = ", ".join(_line(part) for part in known if part) or "no more is known of the job"
+    lines += ["", f"_Found by unhang: {about}_"]
     return "\n".join(lines) + "\n"
 
 
@@ -265,26 +255,16 @@ def encoded(report: Mapping[str, Any]) -> bytes:
     return folded.encode("utf-8", "backslashreplace")
 
 
-def _job(job: Job) -> dict[str, Any]:
-    return {
-        "world_size": job.world_size,
-        "nodes": job.nodes,
-        "command": job.command,
-        "backend": job.backend,
-        "torch_version": job.torch_version,
-        "exit_code": job.exit_code,
-    }
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Attributes of it, by their names."""
+    return {name: getattr(value, name) for name in names}
 
 
 def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
     if hang is None:
         return None
-    return {
-        "kind": hang.kind,
-        "onset_s": None if hang.onset_s is None else round(hang.onset_s, 6),
-        "detected_after_s": None if hang.detected_after_s is None else round(hang.detected_after_s, 6),
-        "waiting_ranks": hang.waiting_ranks,
-    }
+    times = {n: None if s is None else round(s, 6) for n, s in fields(hang, "onset_s", "detected_after_s").items()}
+    return {"kind": hang.kind, **times, "waiting_ranks": hang.waiting_ranks}
 
 
 def _fix(fix: Fix) -> dict[str, str]:
@@ -294,22 +274,14 @@ def _fix(fix: Fix) -> dict[str, str]:
 
 def evidence_json(finding: Finding) -> list[dict[str, Any]]:
     """The lines that prove a finding."""
-    return [{"source": e.source, "line": e.line, "text": e.text} for e in finding.evidence]
+    return [fields(e, "source", "line", "text") for e in finding.evidence]
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    location = finding.location
+    who = ("culprit_ranks", "victim_ranks", "process_group", "collective")
     return {
-        "id": finding.id,
-        "rule": finding.rule,
-        "cause": finding.cause,
-        "title": finding.title,
-        "confidence": finding.confidence,
-        "culprit_ranks": finding.culprit_ranks,
-        "victim_ranks": finding.victim_ranks,
-        "process_group": finding.process_group,
-        "collective": finding.collective,
-        "location": location and {"file": location.file, "line": location.line, "function": location.function},
+        **fields(finding, "id", "rule", "cause", "title", "confidence", *who),
+        "location": finding.location and fields(finding.location, "file", "line", "function"),
         "because": finding.because,
         "evidence": evidence_json(finding),
         "fixes": [_fix(fix) for fix in finding.fixes],
@@ -331,17 +303,15 @@ def _course(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
     """Where the job stopped, what that cost, how it ran until then; only what is known, without the samples."""
     course = case.course
     found = {
-        "stop": stop_of(case, diagnosis.findings[0] if diagnosis.findings else None),
+        "stop": stop_of(case, diagnosis.first),
         "cost": cost_of(case),
         "set_up": [{"what": what, "value": value} for what, value in run_card(case)],
         "course": {
-            "ran_s": course.ran_s,
+            **fields(course, "ran_s", "steps", "slow_steps", "slow_count", "slower", "stalls", "contexts"),
             "steps": {rank: asdict(pace) for rank, pace in course.steps.items()},
             "slow_steps": [asdict(step) for step in course.slow_steps],
-            "slow_count": course.slow_count,
             "slower": asdict(course.slower) if course.slower else None,
             "stalls": [asdict(stall) for stall in course.stalls],
-            "contexts": course.contexts,
         }
         if course is not None
         else {},
@@ -351,8 +321,7 @@ def _course(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _as_reported(diagnosis: Diagnosis) -> dict[str, Any]:
     """The same of a job of which nothing but a report is left."""
-    found = {"stop": diagnosis.stop, "cost": diagnosis.cost, "set_up": diagnosis.set_up, "course": diagnosis.course}
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields(diagnosis, "stop", "cost", "set_up", "course").items() if value}
 
 
 def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
@@ -360,13 +329,13 @@ def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
     report = {
         "schema": SCHEMA,
         "outcome": diagnosis.outcome.value,
-        "job": _job(diagnosis.job),
+        "job": fields(diagnosis.job, "world_size", "nodes", "command", "backend", "torch_version", "exit_code"),
         "hang": _hang(diagnosis.hang),
         "findings": [_finding(f) for f in diagnosis.findings],
-        "outcomes": [{"rule": o.rule, "verdict": o.verdict.value, "reason": o.reason} for o in diagnosis.outcomes],
+        "outcomes": [fields(o, "rule", "verdict", "reason") for o in diagnosis.outcomes],
         "inventory": {
             "present": diagnosis.inventory.present,
-            "absent": [{"what": a.what, "reason": a.reason} for a in diagnosis.inventory.absent],
+            "absent": [fields(a, "what", "reason") for a in diagnosis.inventory.absent],
         },
         "notes": diagnosis.notes,
         "verdict": diagnosis.word,

@@ -62,7 +62,7 @@ class Run:
     @property
     def cause(self) -> str:
         """The cause of the first finding; "" where there is none."""
-        return self.diagnosis.findings[0].cause if self.diagnosis.findings else ""
+        return self.diagnosis.first.cause if self.diagnosis.first else ""
 
     @property
     def steps(self) -> int | None:
@@ -75,6 +75,12 @@ class Run:
         """Whether anything is wrong with it: how it ended, or what was found."""
         bad_end = self.diagnosis.outcome in BAD_ENDS or self.exit_code not in (0, None)
         return bad_end or self.overran or bool(self.diagnosis.findings)
+
+    @property
+    def failed_after_s(self) -> float | None:
+        """Seconds from the start of the job until ranks waited, or until it ended."""
+        hang = self.diagnosis.hang
+        return hang.onset_s if hang is not None and hang.onset_s else self.seconds
 
     @property
     def durations(self) -> dict[int, float]:

@@ -41,7 +41,7 @@ _seen: dict[int, set[tuple[object, ...]]] = {}
 def describe(error: BaseException, thread: str) -> dict[str, Any]:
     """The content of error.json."""
     message = str(attempt("message of an exception", str, error) or "")
-    lines = attempt("text of an exception", _format, error) or []
+    lines = attempt("text of an exception", traceback.format_exception, type(error), error, error.__traceback__) or []
     return {
         "type": type(error).__name__,
         "message": message[:_MOST_MESSAGE],
@@ -52,10 +52,6 @@ def describe(error: BaseException, thread: str) -> dict[str, Any]:
         "parameters": attempt("unused parameters", _unused_parameters, error, message) or [],
         "file": attempt("the file of an exception", file_of, error, message),
     }
-
-
-def _format(error: BaseException) -> list[str]:
-    return traceback.format_exception(type(error), error, error.__traceback__)
 
 
 def record(error: BaseException | None, thread: str) -> None:

@@ -265,12 +265,9 @@ def _wait_of(ident: int, frames: Frames) -> dict[str, Any] | None:
         if name in _WAITS:
             kind, by = _WAITS[name]
             awaited = frame.f_locals.get("self")
-            found = {"thread": ident, "kind": kind, "by": by(awaited, ident, frames), "name": _name(awaited)}
+            name_of_it = awaited.name[:80] if isinstance(awaited, threading.Thread) else ""
+            found = {"thread": ident, "kind": kind, "by": by(awaited, ident, frames), "name": name_of_it}
     return found
-
-
-def _name(awaited: Any) -> str:
-    return awaited.name[:80] if isinstance(awaited, threading.Thread) else ""
 
 
 def _thread_itself(awaited: Any, ident: int, frames: Frames) -> list[int]:
