@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.ranks.faults import HANGS, Case  # noqa: E402
 
-from unhang.attach.attaching import Wish, attach, jobs_wanted  # noqa: E402
+from unhang.attach import Wish, attach, jobs_wanted  # noqa: E402
 from unhang.diagnosis import Judged  # noqa: E402
 from unhang.model import user_frames  # noqa: E402
 from unhang.watch.process_tree import descendants_of  # noqa: E402

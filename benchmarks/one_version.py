@@ -73,7 +73,7 @@ def example_answer(key: str, form: str) -> str:
         fields = {name: getattr(examples()[key], name, None) for name in ("culprits", "line", "why")}
         return json.dumps({"kind": type(examples()[key]).__name__, **fields})
     if form == "json":
-        return str(look_up("to_json", "unhang.show.report_json")(judged(key)[0]).decode())
+        return str(look_up("to_json", "unhang.show.verdict")(judged(key)[0]).decode())
     name, module = ("render_html", "web_page") if form == "html" else ("render_text", "text")
     return str(look_up(name, f"unhang.show.{module}")(*judged(key)))
 

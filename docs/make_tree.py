@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unhang.cli.agents import commands_with_help
+from unhang.cli.explain import commands_with_help
 from unhang.skill.folder import tree_page
 
 PAGE = Path(__file__).parent / "decision-tree.md"

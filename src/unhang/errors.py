@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class UnhangError(Exception):
@@ -85,3 +85,11 @@ class WeightSyncFailed(UnhangError):
     """The new weights did not get to all generators; they go on with the old ones, or stop where that was asked for."""
 
     help_text = "see who did not answer; nothing is left paused, and publish() can be called again"
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The nearest of the known words as a question, to be put behind an error; empty where none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), 1, cutoff)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests import warm
 from tests.slowness import slowness
-from unhang.attach.attaching import Wish, attach, jobs_wanted
+from unhang.attach import Wish, attach, jobs_wanted
 from unhang.diagnosis import Judged
 from unhang.model import Outcome
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.slowness import slowness
-from unhang.attach.attaching import command_for, parse_nodes
+from unhang.attach import command_for, parse_nodes
 from unhang.cli.attach import command
 from unhang.errors import NothingToJudge, WrongUsage
 

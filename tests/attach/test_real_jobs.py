@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from tests.attach.jobs import BEGIN, culprits, line_of, look, running, wait_until
 from tests.ports import free_port
 from tests.slowness import slowness
-from unhang.attach import looks
-from unhang.attach.attaching import Wish, jobs_wanted, watch
+from unhang.attach import Wish, jobs_wanted, looks, watch
 from unhang.cli.diagnose import command as diagnose
 from unhang.cli.reports import bundle
 from unhang.model import Outcome
@@ -147,7 +146,7 @@ def test_without_the_right_to_see_stacks_states_are_left_and_one_line_says_why(
     monkeypatch.setattr("unhang.attach.looks.take_stacks", lambda *_, **__: {})
     monkeypatch.setattr("unhang.attach.folder.missing_right", lambda _: "it belongs to root: run 'sudo unhang attach'")
     with running(tmp_path, "ready()\nif rank == 1: time.sleep(600)\nstep()") as (job, _):
-        monkeypatch.setattr("unhang.attach.attaching.spawned_ranks", _known_ranks(job.pid))
+        monkeypatch.setattr("unhang.attach.spawned_ranks", _known_ranks(job.pid))
         judged = look(job.pid, tmp_path, 1)
     assert judged.diagnosis.outcome is Outcome.UNKNOWN
     assert not judged.diagnosis.findings

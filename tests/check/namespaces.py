@@ -212,7 +212,7 @@ def _node(index: int, folder: Path) -> None:
 def _answer(order: dict[str, Any]) -> dict[str, Any]:
     from unhang.check.areas import CheckOptions
     from unhang.check.checking import check
-    from unhang.show.report_json import to_json
+    from unhang.show.verdict import to_json
 
     try:
         checked = check(CheckOptions(**order["options"]), order["environ"], lambda text: None)

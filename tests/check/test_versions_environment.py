@@ -24,7 +24,7 @@ from unhang.check.areas import CheckOptions, Context, Member, Participants
 from unhang.check.checking import check, judged
 from unhang.model import Case, Finding, Job, RankEvidence, RankIdentity, Reading
 from unhang.rules.registry import all_rules
-from unhang.show.report_json import to_json
+from unhang.show.verdict import to_json
 
 _LIMIT_S = 50.0
 TORCHRUN = {

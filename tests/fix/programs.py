@@ -400,7 +400,7 @@ LEFT_ALONE = {
     ),
     "a text over several lines would be moved": Wrong(
         "def work(x):\n    if dist.get_rank() == 0:  # gate\n        note = '''a\n        b'''\n        dist.all_gather_object(x, note)  # here\n",
-        "over several lines", gate=RANK,
+        "spans several lines", gate=RANK,
     ),
     "an elif": Wrong(
         "def work(x, y):\n    if y:\n        pass\n    elif x.sum() > 0:  # gate\n        dist.all_reduce(x)  # here\n", "elif", gate="x.sum() > 0", by_rank=False,

@@ -12,7 +12,7 @@ import pytest
 from tests.fix.programs import LEFT_ALONE, MENDED
 from unhang.cli.main import main
 from unhang.model import Diagnosis, Finding, Inventory, Job, Outcome
-from unhang.show.report_json import to_json
+from unhang.show.verdict import to_json
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.rules.cases import load_examples
 from unhang.analyze.situation import Situation
 from unhang.rules.registry import all_rules, judge
 from unhang.rules.wording import both, told
-from unhang.show.headline import headline
+from unhang.show.verdict import headline
 from unhang.testing import Fires
 
 FILE = Path(__file__).with_name("first_lines.txt")

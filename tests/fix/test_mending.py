@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.fix.programs import LEFT_ALONE, MENDED, Wrong
-from unhang.fix import Mended, NoDiff, mend, with_diff
+from unhang.fix import Mended, mend, with_diff
+from unhang.fix.program import NoDiff
 from unhang.model import Diagnosis, Inventory, Job, Outcome
 
 

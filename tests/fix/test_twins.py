@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.recordings import CASES, PLACE, REPOSITORY, unpacked, verdict
-from unhang.fix import NoDiff, making, mend, with_diff
+from unhang import fix as making
+from unhang.fix import mend, with_diff
+from unhang.fix.program import NoDiff
 from unhang.model import Diagnosis
 from unhang.model.findings import DIFFS
 from unhang.rules.registry import all_rules

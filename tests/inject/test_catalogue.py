@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import unhang.inside.inject
-from unhang.cli.inject import NoSuchFault, RecordNotWritten, command
+from unhang.cli.reproduce import NoSuchFault, RecordNotWritten
+from unhang.cli.reproduce import inject as command
 from unhang.inside.inject import FAULTS, BadFault, read_fault, why_not
 from unhang.inside.inject.fault import Armed
 from unhang.model import CAUSES

@@ -190,8 +190,8 @@ def test_without_the_sdk_it_says_what_to_install(
     from unhang.cli.main import main
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.delitem(sys.modules, "unhang.cli.agents", raising=False)
+    monkeypatch.delitem(sys.modules, "unhang.cli.explain", raising=False)
     assert main(["mcp"]) == 2
     assert capsys.readouterr().err.strip().endswith("(pip install 'unhang[mcp]')")
     monkeypatch.undo()
-    sys.modules.pop("unhang.cli.agents", None)
+    sys.modules.pop("unhang.cli.explain", None)

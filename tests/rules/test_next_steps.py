@@ -13,8 +13,8 @@ from unhang.diagnosis import judge_case
 from unhang.model import Case, Diagnosis, WaitsFor
 from unhang.read.logs.case import log_case
 from unhang.show.course import cost_of_step
-from unhang.show.report_json import to_json
 from unhang.show.text import render_text
+from unhang.show.verdict import to_json
 
 LINE = (
     "[rank{rank}]:[E1125 10:{minute}:00.570000000 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "

@@ -10,7 +10,7 @@ from typing import Any
 from unhang.model import Case, HangObservation, ProcessGroup, RankEvidence, RankIdentity
 from unhang.read.logs.case import log_case
 from unhang.testing import judge, make_case
-from unhang.verify.runs import Run
+from unhang.verify import Run
 from unhang.verify.step_times import StepTrace
 
 STEP_NS = 100_000_000

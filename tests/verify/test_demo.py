@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from unhang.cli.verify import demo as command
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import CAUSES
-from unhang.verify.runs import HowToRun
+from unhang.verify import HowToRun
 from unhang.verify.stories import Story, choose, command_of, find_stories, play
 
 FORKRUN = Path(__file__).parents[1] / "ranks" / "forkrun.py"
@@ -119,7 +119,7 @@ def test_a_wrong_verdict_is_not_hidden(
     from .made_runs import clean_run, hung_run
 
     made = iter([hung_run(), clean_run()])
-    monkeypatch.setattr("unhang.verify.runs.make_run", lambda *_: next(made))
+    monkeypatch.setattr("unhang.verify.make_run", lambda *_: next(made))
     code = play(replace(STORIES["demo"], culprits=(2,)), tmp_path, HowToRun())
     assert code == 1
     assert "unhang names code-divergence, rank 0" in capsys.readouterr().err

@@ -9,8 +9,8 @@ import pytest
 
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import ProcessGroup, Verdict
+from unhang.verify import Run
 from unhang.verify.expectations import KNOWN, parse_expectations, read_expectations
-from unhang.verify.runs import Run
 
 from .made_runs import clean_run, hung_run, stopped_run, trace_of
 
@@ -123,9 +123,9 @@ def test_required_and_own() -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ({"step_tme": {"max_s": 1}}, "did you mean 'step_time'?"),
+        ({"step_tme": {"max_s": 1}}, "did you mean step_time?"),
         ({"zzz": {}}, "there are no_finding, exit_code"),
-        ({"step_time": {"max": 1}}, "has no 'max'; did you mean 'max_s'?"),
+        ({"step_time": {"max": 1}}, "has no 'max'; did you mean max_s?"),
         ({"step_time": {}}, "needs max_s or median_s"),
         ({"step_time": {"max_s": "1"}}, "is a number of at least 0, not '1'"),
         ({"step_time": {"max_s": True}}, "not True"),

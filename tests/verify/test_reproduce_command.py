@@ -10,7 +10,7 @@ import pytest
 
 from unhang.cli.reproduce import command
 from unhang.errors import NothingToJudge, UnhangError, WrongUsage
-from unhang.reproduce.reproducing import NoTrials, Trials
+from unhang.reproduce import NoTrials, Trials
 
 
 def run(*arguments: str) -> int:

@@ -10,8 +10,8 @@ import pytest
 
 from unhang.analyze.situation import Situation
 from unhang.read import read_bundle
+from unhang.reproduce import Trials, describe, smallest
 from unhang.reproduce.program import render
-from unhang.reproduce.reproducing import Trials, describe, smallest
 from unhang.reproduce.schedule_cut import NotReproducible, cut
 from unhang.rules.registry import judge
 

@@ -10,8 +10,8 @@ import pytest
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case, Finding, WaitEdge, WaitsFor
+from unhang.reproduce import describe, write_only
 from unhang.reproduce.program import render
-from unhang.reproduce.reproducing import describe, write_only
 from unhang.reproduce.schedule import MOST_RANKS, Schedule, Step, few_ranks, leap, minimize, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut
 from unhang.testing import judge, make_case

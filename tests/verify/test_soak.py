@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -13,14 +12,13 @@ from typing import Any
 import pytest
 
 from unhang.errors import UnreadableInput, WrongUsage
-from unhang.verify import soak
-from unhang.verify.runs import HowToRun, Run, RunFailed, exit_code_of
+from unhang.verify import HowToRun, Run, RunFailed, exit_code_of, soak
 from unhang.verify.soak import ScheduledFault, Stretch, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
 from .made_runs import clean_run, hung_run
 from .test_verify_command import JOB
 
-INJECT = "import sys; from unhang.cli.inject import command; sys.exit(command.main(standalone_mode=False))"
+INJECT = "import sys; from unhang.cli.reproduce import inject; sys.exit(inject.main(standalone_mode=False))"
 KNOWN = {"skip_collective": "code-divergence", "sigkill": "rank-crashed-earlier", "clock_jump": ""}
 SKIP = ScheduledFault("skip_collective:rank=0", 1.0, "code-divergence")
 
@@ -179,7 +177,6 @@ def test_a_run_without_evidence_goes_into_the_answer(tmp_path: Path) -> None:
     assert [c.reason for c in soak_checks(stretches)] == ["the run left no evidence"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("unhang.cli.inject") is None, reason="there is no unhang inject")
 def test_a_real_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "_INJECT", (sys.executable, "-c", INJECT))
     schedule = read_schedule("sigkill:rank=1,step=5@0", soak.known_faults(), 1)

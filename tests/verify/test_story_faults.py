@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.verify.made_runs import clean_run, hung_run
-from unhang.verify import runs
-from unhang.verify.runs import HowToRun, Run
+from unhang import verify as runs
+from unhang.verify import HowToRun, Run
 from unhang.verify.stories import Fault, agrees, find_stories, play_faults
 
 HUNG = Fault("uneven", "hang", "code-divergence", (0,))

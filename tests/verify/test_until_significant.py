@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.verify.made_runs import clean_run, hung_run
+from unhang import verify as runs
 from unhang.cli.verify import command
 from unhang.errors import WrongUsage
 from unhang.model import HangObservation
-from unhang.verify import runs
+from unhang.verify import HowToRun, Run, runs_of
 from unhang.verify.before_after import Share, chance_of_luck, enough
-from unhang.verify.runs import HowToRun, Run, runs_of
 
 
 def failed_after(seconds: float) -> Run:

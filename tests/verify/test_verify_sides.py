@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from unhang.model import Verdict
+from unhang.verify import Run
 from unhang.verify.before_after import Verified, checks_junit, compare_sides, verified_json, verified_text
 from unhang.verify.expectations import default_expectations, parse_expectations
-from unhang.verify.runs import Run
 
 from .made_runs import clean_run, hung_run, stopped_run, trace_of
 
@@ -76,7 +76,7 @@ def test_not_verified(before: list[Run], after: list[Run], code: int, check: str
 
 def test_another_failure_in_its_place_is_said_first() -> None:
     text = verified_text(compared([hung_run()], [stopped_run()]))
-    assert text.startswith("NOT VERIFIED: code-divergence is gone, and the job fails otherwise: "), text
+    assert text.startswith("NOT VERIFIED: code-divergence is gone, but the job fails in another way: "), text
     assert "no established cause" in text.splitlines()[0]
 
 

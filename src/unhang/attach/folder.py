@@ -39,6 +39,7 @@ _ANSWER_S, _SERVER_S, _RAS_S = 1.0, 0.5, 7.0  # RAS itself waits 5 s for a proce
 _NOT_LONG_NS = 30 * 60 * 1_000_000_000
 _OUTPUTS = ("1", "2")
 _LAST_CALLS = 8
+_ONLY_PROC = "only /proc was read: states, waits, processor time"
 
 
 def write_folder(folder: Path, job: FoundJob, looked: Sequence[Looked], processes: Processes) -> None:
@@ -84,14 +85,14 @@ def _facts(job: FoundJob, looked: Sequence[Looked], processes: Processes) -> dic
     """job.json. Its start is that of its first rank."""
     starts = [s for r in job.ranks if (s := processes.started_ns(r.process))]
     first = job.ranks[0].process
-    with_cwd = ""
+    cwd = ""
     with suppress(OSError):
-        with_cwd = os.readlink(first.folder / "cwd")
+        cwd = os.readlink(first.folder / "cwd")
     return {
         "attached": True,
         "job_key": job.key,
         "command": redact_command(first.command),
-        "cwd": with_cwd,
+        "cwd": cwd,
         "unhang_version": unhang.__version__,
         "started_ns": min(starts, default=0),
         "ended_ns": time.time_ns(),
@@ -111,21 +112,14 @@ def _absent(job: FoundJob, looked: Sequence[Looked]) -> Iterator[dict[str, str]]
         yield {"what": f"stacks of ranks {ranks}", "reason": why_no_stacks(without[0].rank.process)}
     for note in job.notes:
         yield {"what": "note", "reason": note}
-    if job.unnumbered:
-        pids = ", ".join(map(str, job.unnumbered[:8]))
-        reason = "nothing that they were started with tells their number"
-        yield {"what": f"ranks of the processes {pids}", "reason": reason}
 
 
 def why_no_stacks(process: Process) -> str:
     """One line: what is missing, what gives it, and what is there without it."""
     if py_spy() is None:
-        return (
-            "py-spy is not installed (pip install 'unhang[stacks]'); only /proc was read: states, waits, processor time"
-        )
+        return f"py-spy is not installed (pip install 'unhang[stacks]'); {_ONLY_PROC}"
     otherwise = "py-spy could not read it: as root, or in a container with --cap-add SYS_PTRACE, it can"
-    right = missing_right(process) or otherwise
-    return f"{right}; without it only /proc was read: states, waits, processor time"
+    return f"{missing_right(process) or otherwise}; without it {_ONLY_PROC}"
 
 
 # What the job has written itself

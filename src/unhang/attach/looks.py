@@ -23,7 +23,7 @@ from unhang.model import Frame, ThreadStack
 from unhang.read.stack_texts import read_threads
 from unhang.watch.evidence import MOST_WORKERS
 from unhang.watch.process import ProcessProbe, children_of, take_stacks
-from unhang.watch.process_tree import kernel_waits, line_of, sleep_left_s
+from unhang.watch.process_tree import kernel_waits, line_of, sleep_left_s, stat_of
 
 FOR_S, EVERY_S, LEAST_LOOKS = 3.0, 0.75, 3
 LOOK_LIMIT_S = 2.0
@@ -90,10 +90,7 @@ class Looked:
 
 
 def take_looks(
-    ranks: Sequence[Rank],
-    for_s: float = FOR_S,
-    native: bool = False,
-    is_enough: Callable[[list[Looked]], bool] = lambda _: False,
+    ranks: Sequence[Rank], for_s: float, native: bool, is_enough: Callable[[list[Looked]], bool]
 ) -> list[Looked]:
     """Looks at all ranks again and again, for so long, or until `is_enough` says so.
 
@@ -204,10 +201,8 @@ def _wakes(pid: int, task: int) -> int | None:
 
 
 def _cpu_s(pid: int) -> float:
-    with suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-    return 0.0
+    fields = stat_of(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S if fields else 0.0
 
 
 def with_workers(looked: Sequence[Looked]) -> list[Looked]:
@@ -222,8 +217,12 @@ def with_workers(looked: Sequence[Looked]) -> list[Looked]:
 
 
 def _is_in_loader(looked: Looked) -> bool:
-    main = next((t for t in read_threads(looked.threads) if t.is_main), None)
+    main = _main_of(looked.threads)
     return main is not None and goes_through_loader(main.frames)
+
+
+def _main_of(threads: Sequence[Mapping[str, Any]]) -> ThreadStack | None:
+    return next((t for t in read_threads(threads) if t.is_main), None)
 
 
 # What the looks say of one rank
@@ -231,7 +230,7 @@ def _is_in_loader(looked: Looked) -> bool:
 
 def _summed(s: _Seen, seconds: float) -> Looked:
     threads = [_without_variables(t, s.rank.process.pid) for t in s.threads]
-    main = next((t for t in read_threads(threads) if t.is_main), None)
+    main = _main_of(threads)
     share = s.used_s / s.between_s if s.between_s else 0.0
     moved, how = _moved(s, main, share)
     look: dict[str, Any] = {"looks": len(s.prints), "seconds": round(seconds, 2), "moved": moved, "how": how}

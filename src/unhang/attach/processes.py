@@ -99,15 +99,11 @@ class Processes:
 
     def __init__(self, root: Path = PROC) -> None:
         self.root = root
-        self.by_pid = {p.pid: p for p in self._read()}
+        pids = sorted(filter(str.isdecimal, os.listdir(root)), key=int)
+        self.by_pid = {p.pid: p for pid in pids if (p := _process(root / pid)) is not None}
         self._children: dict[int, list[int]] = {}
         for process in self.by_pid.values():
             self._children.setdefault(process.parent, []).append(process.pid)
-
-    def _read(self) -> Iterator[Process]:
-        for name in sorted(filter(str.isdecimal, os.listdir(self.root)), key=int):
-            if (process := _process(self.root / name)) is not None:
-                yield process
 
     @cached_property
     def boot_ns(self) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unhang.attach.processes import Process, Processes
@@ -24,7 +23,6 @@ _OF_A_LAUNCHER = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")  # what a launcher gives 
 _SPAWN_FUNCTION, _SPAWN_FILE = "_wrap", "torch/multiprocessing/spawn.py"
 _RANK_NAMES = ("rank", "local_rank", "global_rank", "world_rank")
 _MOST_SPAWNED = 256
-_SPAWNED = re.compile(r"multiprocessing[./](?:spawn|forkserver|resource_tracker)")
 
 
 class NoJob(NothingToJudge):
@@ -52,16 +50,12 @@ class Rank:
 
 @dataclass(frozen=True)
 class FoundJob:
-    """The ranks of one job on this machine. `key`: equal on all its nodes. `launchers`: what stands above all of its ranks.
-
-    `unnumbered`: processes that look like ranks, and of which nothing tells the number.
-    """
+    """The ranks of one job on this machine. `key`: equal on all its nodes. `launchers`: what stands above all of its ranks."""
 
     key: str
     ranks: tuple[Rank, ...]
     launchers: tuple[int, ...] = ()
-    unnumbered: tuple[int, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -208,26 +202,22 @@ def spawned_ranks(found: Mapping[int, list[Any]], processes: Processes) -> list[
     for pid, (own, _) in numbers.items():
         parent = processes.by_pid[pid].parent
         sizes[parent] = max(sizes.get(parent, 0), own + 1)
-    ranks = [
-        Rank(own, size or sizes[processes.by_pid[pid].parent], processes.by_pid[pid])
-        for pid, (own, size) in numbers.items()
-    ]
+    found_ranks = ((processes.by_pid[pid], own, size) for pid, (own, size) in numbers.items())
+    ranks = [Rank(own, size or sizes[process.parent], process) for process, own, size in found_ranks]
     several = {r.process.parent for r in ranks if sum(o.process.parent == r.process.parent for o in ranks) > 1}
     return [replace(r, local=r.number, local_size=r.size) for r in ranks if r.process.parent in several]
 
 
 def _told(frames: Sequence[Mapping[str, Any]]) -> tuple[int, int | None] | None:
     """(number, how many) by the outermost frame that tells."""
-    size = next((n for f in frames for n in [_local(f, ("world_size", "nprocs"))] if n), None)
+    size = next((n for f in frames if (n := _local(f, ("world_size", "nprocs")))), None)
     for frame in reversed(frames):
         if str(frame.get("name")).endswith(_SPAWN_FUNCTION) and str(frame.get("filename")).endswith(_SPAWN_FILE):
             number = _local(frame, ("i",))
             return None if number is None else (number, size)
     for frame in reversed(frames):
-        if (
-            "site-packages/" not in str(frame.get("filename"))
-            and (number := _local(frame, _RANK_NAMES, True)) is not None
-        ):
+        number = _local(frame, _RANK_NAMES, True) if "site-packages/" not in str(frame.get("filename")) else None
+        if number is not None:
             return number, size
     return None
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from unhang.cli.console import FILE, format_option, log, output_option, seconds, wants_color, write_out
+from unhang.cli import FILE, PATH, format_option, log, output_option, seconds_option, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.attach.attaching import Answer, Wish
+    from unhang.attach import Answer, Wish
     from unhang.diagnosis import Judged
 
 FORMATS = ("text", "json", "html")
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
 @click.command("attach")
 @click.argument("target", required=False)
 @click.option("--all", "takes_all", is_flag=True, help="All jobs on this machine.")
-@click.option("--for", "for_s", type=seconds, metavar="SECONDS", help="How long to look [3].")
+@seconds_option("--for", "for_s", help="How long to look [3].")
 @click.option(
     "--watch",
     "is_watched",
@@ -51,9 +51,7 @@ class Shown(NamedTuple):
 @click.option("--native", is_flag=True, help="C frames in the stacks too: slower, and the job is paused for longer.")
 @format_option(FORMATS)
 @output_option()
-@click.option(
-    "--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/attach-<time>]."
-)
+@click.option("--report-dir", type=PATH, help="Where the report goes [unhang-reports/attach-<time>].")
 @click.option(
     "--bundle", type=FILE, metavar="FILE", help="Give no verdict: pack what was seen into a file; - is stdout."
 )
@@ -63,7 +61,7 @@ class Shown(NamedTuple):
     help="Look on other nodes by this command: 'ssh {host}', 'srun --jobid J --overlap -w {host}'.",
 )
 @click.option("--nodes", metavar="A,B,...", help="The nodes for --via.")
-@click.option("--node-limit", type=seconds, metavar="SECONDS", help="How long a node may take to answer [30].")
+@seconds_option("--node-limit", help="How long a node may take to answer [30].")
 @click.option(
     "--remote",
     default="unhang",
@@ -91,7 +89,7 @@ def command(
     TARGET is a pid (of the launcher, of a rank, or of a process above it) or a part of the command line; without it, the only
     job on this machine. The job is inspected from outside: nothing runs in it, and no signal is sent.
     """
-    from unhang.attach.attaching import NODE_LIMIT_S, Wish
+    from unhang.attach import NODE_LIMIT_S, Wish
     from unhang.attach.looks import FOR_S
 
     wish, shown = Wish(target, takes_all, for_s or FOR_S, native), Shown(output_format, output, report_dir)
@@ -110,13 +108,13 @@ def command(
 
 def attach_pid(pid: str, output_format: str, output: Path | None) -> int:
     """`unhang diagnose --pid`: the same as `unhang attach PID`."""
-    from unhang.attach.attaching import Wish
+    from unhang.attach import Wish
 
     return _here(Wish(pid), Shown(output_format, output), False)
 
 
 def _here(wish: Wish, shown: Shown, is_watched: bool) -> int:
-    from unhang.attach.attaching import attach, jobs_wanted, watch
+    from unhang.attach import attach, jobs_wanted, watch
     from unhang.watch.folders import BUNDLE
 
     jobs, processes = jobs_wanted(wish)
@@ -150,7 +148,7 @@ def _show(judged: Judged, report_dir: Path, shown: Shown) -> int:
 
 def _pack(wish: Wish, target: Path) -> int:
     """Sends what was seen of all jobs that are meant, unjudged: whoever asked joins it with that of other nodes."""
-    from unhang.attach.attaching import jobs_wanted, look_at
+    from unhang.attach import jobs_wanted, look_at
     from unhang.attach.folder import pack_folders
 
     jobs, processes = jobs_wanted(wish)
@@ -167,7 +165,7 @@ def _pack(wish: Wish, target: Path) -> int:
 
 
 def _on_nodes(via: str, nodes: str, remote: str, limit_s: float, wish: Wish, shown: Shown) -> int:
-    from unhang.attach.attaching import ask_nodes, parse_nodes
+    from unhang.attach import ask_nodes, parse_nodes
     from unhang.diagnosis import judge_paths
 
     which = [wish.target] if wish.target is not None else []
@@ -188,7 +186,7 @@ def _joined(answers: Sequence[Answer], wish: Wish, shown: Shown) -> Iterator[Pat
     Raises:
         NoJob: there is none. SeveralJobs: one is meant and there are several.
     """
-    from unhang.attach.attaching import join
+    from unhang.attach import join
     from unhang.attach.ranks import NoJob, SeveralJobs
 
     keys = list(dict.fromkeys(key for answer in answers for key in answer.jobs))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.console import format_option, need_torch, output_option, wants_color, write_out
+from unhang.cli import FILE, PATH, format_option, need_torch, output_option, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "html", "junit")
 _CANNOT_JUDGE = 3
 _END_LIMIT_S = 5.0
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def _words(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -96,7 +95,7 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     "--folder",
     "folders",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A folder of reports or checkpoints: space, speed, the same on all ranks.",
 )
 @click.option("--ports", metavar="PORTS", callback=_numbers, help="Ports that the job needs, besides MASTER_PORT.")
@@ -104,11 +103,9 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     "--end-orphans", is_flag=True, help="Offer to end processes of an earlier job that hold a port, one by one."
 )
 @click.option("--backend", type=click.Choice(("gloo", "nccl")), help="For collectives; default: nccl where it can run.")
-@click.option("--reference", type=_FILE, help="Compare latency and bandwidth with those of this file.")
-@click.option("--save-reference", type=_FILE, help="Write latency and bandwidth to this file.")
-@click.option(
-    "--code", type=click.Path(path_type=Path), help="The training code: its revision must be the same on all ranks."
-)
+@click.option("--reference", type=FILE, help="Compare latency and bandwidth with those of this file.")
+@click.option("--save-reference", type=FILE, help="Write latency and bandwidth to this file.")
+@click.option("--code", type=PATH, help="The training code: its revision must be the same on all ranks.")
 @click.option(
     "--require", metavar="AREAS", callback=_areas, help="Areas that must not be skipped; else the exit code is 3."
 )
@@ -219,18 +216,12 @@ def _progress() -> Iterator[Callable[[str], None]]:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def rendered(checked: Checked, output_format: str, color: bool = False) -> bytes:
-    """The result in one of FORMATS.
-
-    Args:
-        checked: with a diagnosis.
-        output_format: one of FORMATS.
-        color: for a terminal.
-    """
+def rendered(checked: Checked, output_format: str, color: bool) -> bytes:
+    """The result, which has a diagnosis, in one of FORMATS."""
     diagnosis, case = checked.diagnosis, checked.case
     assert diagnosis is not None
     if output_format == "json":
-        from unhang.show.report_json import to_json
+        from unhang.show.verdict import to_json
 
         return to_json(diagnosis)
     if output_format == "html":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang import remarks
-from unhang.cli.console import FILE, Progress, Timings, format_option, log, output_option, wants_color, write_out
+from unhang.cli import FILE, Progress, Timings, format_option, log, output_option, wants_color, write_out
 from unhang.cli.reports import newest_report
 from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
@@ -189,7 +189,11 @@ def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) 
     followed = FollowedLog(str(path))
     log(f"following {path}; end with Ctrl-C")
     with _until_interrupted() as stopped:
-        for lines in follow(path, stopped.is_set, pause=lambda seconds: _pause(stopped, seconds)):
+
+        def pause(seconds: float) -> None:
+            stopped.wait(min(seconds, _PAUSE_S))
+
+        for lines in follow(path, stopped.is_set, pause=pause):
             if not lines or not followed.take(lines):
                 continue
             judged = judge_case(case_of_outputs([followed.output()]))
@@ -200,10 +204,6 @@ def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) 
                 sys.stdout.buffer.write(render(judged, output_format))
                 sys.stdout.buffer.flush()
     return code
-
-
-def _pause(stopped: threading.Event, seconds: float) -> None:
-    stopped.wait(min(seconds, _PAUSE_S))
 
 
 @contextmanager

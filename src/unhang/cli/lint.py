@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.console import format_option, log, output_option, wants_color, write_out
+from unhang.cli import PATH, format_option, log, output_option, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _write_all(files: dict[str, tuple[bytes, bytes, int]]) -> bool:
 
 
 @click.command("env")
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=PATH)
 @click.option(
     "--list",
     "is_list",

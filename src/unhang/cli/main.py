@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from unhang import __version__
-from unhang.cli.console import did_you_mean, give_up_stdout, hold_streams
-from unhang.errors import NoTorch, UnhangError, WrongUsage
+from unhang.cli import give_up_stdout, hold_streams
+from unhang.errors import NoTorch, UnhangError, WrongUsage, did_you_mean
 from unhang.numeric import without_threads
 
 # The exit codes of all commands, in one table: the help, the page and the manual are made from it.
@@ -103,8 +103,9 @@ _MODULES = {
     "bundle": "reports",
     "demo": "verify",
     "env": "lint",
-    "skill": "agents",
-    "mcp": "agents",
+    "skill": "explain",
+    "mcp": "explain",
+    "inject": "reproduce",
     "completion": "main",
 }
 INTERRUPTED = 130
@@ -167,7 +168,7 @@ class LazyGroup(click.Group):
             UsageError: there is none of that name.
         """
         if cmd_name not in COMMANDS:
-            raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, list(COMMANDS))}", ctx)
+            raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}", ctx)
         module = importlib.import_module(f"unhang.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
         command.epilog = sentence(cmd_name)
@@ -236,7 +237,7 @@ def defaults_of(name: str, command: click.Command, environ: Mapping[str, str], s
         if key in ONLY_BY_HAND and key in options:
             raise WrongUsage(f"{where} may not set {key!r}: it can only be set on the command line")
         if key not in options:
-            raise WrongUsage(f"{where} has no key {key!r}{did_you_mean(key, list(options))}")
+            raise WrongUsage(f"{where} has no key {key!r}{did_you_mean(key, options)}")
         if f"UNHANG_{key.upper().replace('-', '_')}" not in environ:
             found[options[key].name or key] = _value(where, key, value, options[key])
     return found
@@ -245,7 +246,7 @@ def defaults_of(name: str, command: click.Command, environ: Mapping[str, str], s
 def _check_tables(path: Path, tables: Mapping[str, object]) -> None:
     for key, value in tables.items():
         if key not in COMMANDS:
-            raise WrongUsage(f"{path}: [tool.unhang] has no key {key!r}{did_you_mean(key, list(COMMANDS))}")
+            raise WrongUsage(f"{path}: [tool.unhang] has no key {key!r}{did_you_mean(key, COMMANDS)}")
         if not isinstance(value, dict):
             raise WrongUsage(f"{path}: {key!r} of [tool.unhang] must be a table, [tool.unhang.{key}]")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.console import format_option, keeping, log, output_option, wants_color, write_out
+from unhang.cli import format_option, keeping, log, output_option, wants_color, write_out
 from unhang.errors import CannotWrite, NotEvidence, WrongUsage
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def bundle(what: str | None, output: Path | None) -> int:
 
 
 def _looked_at(pid: str, folder: Path) -> Path:
-    from unhang.attach.attaching import Wish, attach, jobs_wanted
+    from unhang.attach import Wish, attach, jobs_wanted
     from unhang.show import write_reports
     from unhang.watch.folders import BUNDLE
 
@@ -216,7 +216,8 @@ def fix(report: str | None, is_applied: bool) -> int:
     only if it is sure what to change; otherwise it says why not. It goes to stdout: 'unhang fix REPORT | git apply' works. Verify it with
     'unhang verify --before REPORT --after -- COMMAND'.
     """
-    from unhang.fix import NoDiff, mend
+    from unhang.fix import mend
+    from unhang.fix.program import NoDiff
 
     path = _report_file(report)
     diagnosis = _read(path)

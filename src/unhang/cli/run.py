@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from unhang.cli.console import (
+from unhang.cli import (
+    PATH,
     Progress,
-    did_you_mean,
     format_option,
     keeping,
     log,
     output_option,
-    seconds,
+    seconds_option,
     wants_color,
     write_out,
 )
-from unhang.errors import CannotWrite, NoNumpy
+from unhang.errors import CannotWrite, NoNumpy, did_you_mean
 from unhang.numeric import has_numpy
 from unhang.show import FORMATS, verdict_in
 from unhang.watch import Headline, OnHang, RunOptions, SeenOutside, debug_nccl, parse_url, parse_variable, read_options
@@ -59,18 +59,10 @@ def url(text: str) -> str:
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
-@click.option("--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/<time>].")
-@click.option(
-    "--stall-after",
-    type=seconds,
-    metavar="SECONDS",
-    help="Suspect a hang after this time without progress [adaptive, >= 15].",
-)
-@click.option(
-    "--abort-after",
-    type=seconds,
-    metavar="SECONDS",
-    help="Also end a job that is only suspected to hang, when its wait has lasted this long [never].",
+@click.option("--report-dir", type=PATH, help="Where the report goes [unhang-reports/<time>].")
+@seconds_option("--stall-after", help="Suspect a hang after this time without progress [adaptive, >= 15].")
+@seconds_option(
+    "--abort-after", help="Also end a job that is only suspected to hang, when its wait has lasted this long [never]."
 )
 @click.option(
     "--on-hang",
@@ -102,10 +94,8 @@ def url(text: str) -> str:
 @click.option(
     "--join-port", type=click.IntRange(1, 65535), metavar="PORT", help="The port at which they connect [29437]."
 )
-@click.option(
-    "--join-cert", type=click.Path(path_type=Path), help="Encrypt this connection: one certificate for all nodes (PEM)."
-)
-@click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
+@click.option("--join-cert", type=PATH, help="Encrypt this connection: one certificate for all nodes (PEM).")
+@click.option("--join-key", type=PATH, help="The certificate's private key (PEM).")
 @click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help="Answer Prometheus at this port.")
 @click.option("--webhook", type=url, metavar="URL", help="Send a small JSON message there on a hang.")
 @click.option(
@@ -160,15 +150,16 @@ def command(
         webhook=webhook,
     )
     options = replace(options, added=dict(variables), debugs_nccl=debugs_nccl, native=native)
-    options = replace(options, render=_live_renderer(options), headline=_headline, get_ready=_get_ready)
-    options = replace(options, look_outside=_look_outside)
+    options = replace(
+        options, render=_live_renderer(options), headline=_headline, get_ready=_get_ready, look_outside=_look_outside
+    )
     given = JoinWishes(join, join_port, join_cert, join_key)
     token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
     if (code := _cannot_start(command_line[0])) is not None:
         return code
     options = replace(options, join=find_join(given, options.env, command_line, token_folder, say))
     told = Told(output_format, output) if output or output_format != "text" else None
-    return run_and_report(command_line, options, is_quiet=quiet, keep=keep, told=told)
+    return run_and_report(command_line, options, quiet, keep, told)
 
 
 def _cannot_start(program: str) -> int | None:
@@ -193,7 +184,7 @@ def _programs() -> list[str]:
 def _headline(run_dir: Path) -> Headline:
     """One line on the hang, for the screens of other nodes, and for machines."""
     from unhang.diagnosis import judge_paths
-    from unhang.show.headline import headline
+    from unhang.show.verdict import headline
 
     judged = judge_paths([run_dir])
     line, found = headline(judged.diagnosis, judged.case, judged.waits), judged.diagnosis.findings
@@ -204,14 +195,14 @@ def _get_ready() -> None:
     """Imports what a headline needs: half a second, which the hub has while the others look."""
     from unhang.diagnosis import judge_paths  # noqa: F401
     from unhang.rules.registry import load_rules
-    from unhang.show.headline import headline  # noqa: F401
+    from unhang.show.verdict import headline  # noqa: F401
 
     load_rules(False)
 
 
 def _look_outside(pid: int, run_dir: Path) -> SeenOutside | None:
     """What looks from outside say of ranks that have no recorder."""
-    from unhang.attach.attaching import look_below  # most jobs never need it
+    from unhang.attach import look_below  # most jobs never need it
 
     return look_below(pid, run_dir)
 
@@ -256,11 +247,7 @@ def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path 
 
 
 def run_and_report(
-    command_line: tuple[str, ...],
-    options: RunOptions,
-    is_quiet: bool = False,
-    keep: str = "all",
-    told: Told | None = None,
+    command_line: tuple[str, ...], options: RunOptions, is_quiet: bool, keep: str, told: Told | None
 ) -> int:
     """Runs the job, saves the evidence, shows the verdict; returns the exit code. `keep`: which reports stay, as --keep says it.
 
@@ -338,7 +325,7 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False, to
         log(f"report in {report_dir / 'report.html'}")
     elif not is_quiet:
         from unhang.show.course import in_brief
-        from unhang.show.headline import headline
+        from unhang.show.verdict import headline
 
         said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else in_brief(judged.case.course)
         log(f"{': '.join(filter(None, (diagnosis.word, said)))}; report in {report_dir}")

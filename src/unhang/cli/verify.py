@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from unhang.cli.console import FILE, format_option, log, need_torch, output_option, seconds, write_out
+from unhang.cli import FILE, PATH, format_option, log, need_torch, output_option, seconds, seconds_option, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.verify.runs import HowToRun
+    from unhang.verify import Check, HowToRun
 
 FORMATS = ("text", "json", "junit")
 _HERE = "--"
@@ -26,7 +26,7 @@ _HERE = "--"
 @click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle.")
 @click.option("--before-command", metavar="TEXT", help="Make the runs before the change with this command line.")
 @click.option("--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'.")
-@click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML.")
+@click.option("--expect", type=PATH, metavar="FILE", help="What is expected, in TOML.")
 @click.option(
     "--repeat",
     type=click.IntRange(1, 1000),
@@ -48,12 +48,10 @@ _HERE = "--"
 )
 @click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between.")
 @click.option("--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file.")
-@click.option(
-    "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/verify-<time>]."
-)
-@click.option("--run-limit", type=seconds, default=3600.0, metavar="SECONDS", help="End a run after this [3600].")
-@click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
-@click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'.")
+@click.option("--report-dir", type=PATH, help="Where the reports go [unhang-reports/verify-<time>].")
+@seconds_option("--run-limit", help="End a run after this [3600].", default=3600.0)
+@seconds_option("--stall-after", help="As for 'unhang run'.")
+@seconds_option("--abort-after", help="As for 'unhang run'.")
 @click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="The seed of the bootstrap interval.")
 @click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr.")
 @click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML.")
@@ -87,7 +85,7 @@ def command(
 
     Example: unhang verify --before unhang-reports/RUN --after -- torchrun --nproc-per-node 4 train.py
     """
-    from unhang.verify.runs import HowToRun
+    from unhang.verify import HowToRun, with_replicas_compared
 
     after = tuple(path for path in after if path != _HERE)
     _check(before, before_command, after, command_line)
@@ -99,27 +97,18 @@ def command(
         )
     env = None
     if compares_replicas:
-        from unhang.inside.integrations import with_replicas_compared
-
         if not (command_line or before_command):
             raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
         env = with_replicas_compared(os.environ)
     how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
+    written = _Written(output_format, output, junit)
     if soak is not None and faults is not None:
         if before or before_command or after:
             raise WrongUsage("--soak takes one command, and no run before")
-        return _soak(command_line, soak * 60, faults, folder, how, (output_format, output, junit))
-    return _verify(
-        ((*before,), before_command),
-        (after, command_line),
-        expect,
-        (repeat, until_significant),
-        folder,
-        how,
-        seed,
-        (output_format, output, junit),
-    )
+        return _soak(command_line, soak * 60, faults, folder, how, written)
+    sides = _Side(before, shlex.split(before_command or "")), _Side(after, command_line)
+    return _verify(*sides, expect, (repeat, until_significant), folder, how, seed, written)
 
 
 def _check(
@@ -136,66 +125,75 @@ def _check(
         raise WrongUsage("--before and --before-command cannot be used together")
 
 
+class _Side(NamedTuple):
+    """What is before the change, or after it: runs that are there, or a command that makes them."""
+
+    paths: Sequence[str]
+    words: Sequence[str]
+
+
+class _Written(NamedTuple):
+    """What is written: in which format, where (stdout for None), and where as JUnit XML besides (nowhere for None)."""
+
+    format: str
+    output: Path | None
+    junit: Path | None
+
+
 def _verify(
-    before: tuple[tuple[str, ...], str | None],
-    after: tuple[tuple[str, ...], tuple[str, ...]],
+    before: _Side,
+    after: _Side,
     expect: Path | None,
     repeat: tuple[int, bool],
     folder: Path,
     how: HowToRun,
     seed: int,
-    writing: tuple[str, Path | None, Path | None],
+    written: _Written,
 ) -> int:
+    from unhang.verify import can_start, runs_of
     from unhang.verify.before_after import MOST_RUNS, compare_sides, enough, verified_json, verified_text
     from unhang.verify.expectations import Expectation, default_expectations, read_expectations
-    from unhang.verify.runs import can_start, runs_of
 
     expectations = read_expectations(expect) if expect else default_expectations()
     if how.env is not None and not any(e.name == "replicas_equal" for e in expectations):
         expectations = (*expectations, Expectation("replicas_equal", is_own=True))
-    before_words = shlex.split(before[1]) if before[1] else []
-    for words in (before_words, after[1]):
-        can_start(words)
+    for side in (before, after):
+        can_start(side.words)
     runs, until_significant = repeat
-    failed = runs_of("before", before[0], before_words, runs, folder, how, log)
+    failed = runs_of("before", *before, runs, folder, how, log)
     if until_significant:
         most = runs if runs > 1 else MOST_RUNS
-        passing = runs_of("after", after[0], after[1], most, folder, how, log, partial(enough, failed))
+        passing = runs_of("after", *after, most, folder, how, log, partial(enough, failed))
     else:
-        passing = runs_of("after", after[0], after[1], runs, folder, how, log)
+        passing = runs_of("after", *after, runs, folder, how, log)
     verified = compare_sides(failed, passing, expectations, seed)
-    whole = verified_json(verified) if writing[0] == "json" else verified_text(verified)
-    _write(whole, verified.checks, writing)
+    whole = verified_json(verified) if written.format == "json" else verified_text(verified)
+    _write(whole, verified.checks, written)
     return verified.exit_code
 
 
 def _soak(
-    command_line: Sequence[str],
-    soak_s: float,
-    faults: str,
-    folder: Path,
-    how: HowToRun,
-    writing: tuple[str, Path | None, Path | None],
+    command_line: Sequence[str], soak_s: float, faults: str, folder: Path, how: HowToRun, written: _Written
 ) -> int:
-    from unhang.verify.runs import can_start, exit_code_of
+    from unhang.verify import can_start, exit_code_of
     from unhang.verify.soak import known_faults, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
     schedule = read_schedule(faults, known_faults(), soak_s)
     can_start(command_line)
     stretches = run_soak(command_line, schedule, soak_s, folder, how, log)
     checks = soak_checks(stretches)
-    _write(soak_json(stretches, checks) if writing[0] == "json" else soak_text(stretches, checks), checks, writing)
+    whole = soak_json(stretches, checks) if written.format == "json" else soak_text(stretches, checks)
+    _write(whole, checks, written)
     return exit_code_of(checks)
 
 
-def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None, Path | None]) -> None:
+def _write(whole: str, checks: Sequence[Check], written: _Written) -> None:
     from unhang.verify.before_after import checks_junit
 
-    output_format, output, junit = writing
-    xml = checks_junit(checks)  # type: ignore[arg-type]
-    write_out((xml if output_format == "junit" else whole).encode(errors="replace"), output)
-    if junit is not None:
-        write_out(xml.encode(errors="replace"), junit)
+    xml = checks_junit(checks)
+    write_out((xml if written.format == "junit" else whole).encode(errors="replace"), written.output)
+    if written.junit is not None:
+        write_out(xml.encode(errors="replace"), written.junit)
 
 
 # `unhang demo`: plays a story: a training hangs, the verdict, the fix, the proof.
@@ -207,10 +205,8 @@ def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None
 @click.option(
     "--faults", "plays_faults", is_flag=True, help="Run each fault of the story's table, of all stories without STORY."
 )
-@click.option(
-    "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/STORY-<time>]."
-)
-@click.option("--run-limit", type=seconds, default=180.0, metavar="SECONDS", help="End a run after this [180].")
+@click.option("--report-dir", type=PATH, help="Where the reports go [unhang-reports/STORY-<time>].")
+@seconds_option("--run-limit", help="End a run after this [180].", default=180.0)
 @click.option("--show-output", is_flag=True, help="Show what the trainings print, on stderr.")
 def demo(
     story: str | None, is_list: bool, plays_faults: bool, report_dir: Path | None, run_limit: float, show_output: bool
@@ -243,7 +239,7 @@ def demo(
 
 def _how(options: Sequence[str], run_limit: float, show_output: bool) -> HowToRun:
     """How to run, with the limits that stories.toml asks for."""
-    from unhang.verify.runs import HowToRun
+    from unhang.verify import HowToRun
 
     values = dict(zip(options[::2], options[1::2], strict=False))
     limits = {name: float(values[name]) if name in values else None for name in ("--stall-after", "--abort-after")}

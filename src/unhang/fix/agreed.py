@@ -54,8 +54,19 @@ def {name}(values{parameter}):
 '''
 
 
+# What they are called in the file, where that is free.
+_NAMES = {
+    AGREED: "agreed",
+    ANY_RANK: "any_rank",
+    IN_STEP: "in_step",
+    MOST: "most_of_all",
+    OF_ALL: "of_all_ranks",
+    FROM_ONE: "from_first_rank",
+}
+
+
 def put_helper(
-    program: Program, text: str, wanted: str, node: ast.expr | ast.stmt, finding: Finding, backend: str
+    program: Program, text: str, node: ast.expr | ast.stmt, finding: Finding, backend: str
 ) -> tuple[str, str]:
     """Puts the function in front of the one that needs it; its name, and the group as a further argument.
 
@@ -63,12 +74,23 @@ def put_helper(
         NoDiff: its name is taken, or the code does not name the group.
     """
     group = group_of(program, node, finding)
-    return put(program, text, wanted, node, backend, group), f", {group}" if group else ""
+    return put(program, text, node, backend, group), f", {group}" if group else ""
 
 
-def put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, group: str, rank: int = 0) -> str:
-    """The same, where the group is known; the name."""
+def put_around(program: Program, text: str, value: ast.expr, finding: Finding, backend: str) -> None:
+    """Lets the function decide on an expression, for all ranks.
+
+    Raises:
+        NoDiff: see `put_helper`.
+    """
+    name, group = put_helper(program, text, value, finding, backend)
+    program.replace(value, f"{name}({program.text(value)}{group})")
+
+
+def put(program: Program, text: str, node: ast.AST, backend: str, group: str, rank: int = 0) -> str:
+    """Puts the function there, where the group is known; the name."""
     taken = program.names()
+    wanted = f"from_rank_{rank}" if rank else _NAMES[text]
     name = wanted if wanted not in taken else f"{wanted}_on_all_ranks"
     if name in taken:
         raise NoDiff(f"the file uses the name {name!r} already")
@@ -152,27 +174,24 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     is_enough = to_end or counter or is_asked or raises or _is_one_enough(program, node, is_opposite, line, backend)
     if is_asked or raises or not line:
         reached_by_all(program, node.lineno)
-    text, wanted = (ANY_RANK, "any_rank") if is_enough else (AGREED, "agreed")
-    name, group = put_helper(program, text, wanted, node, finding, backend)
-    program.replace(test, f"{name}({program.text(test)}{group})")
+    put_around(program, ANY_RANK if is_enough else AGREED, test, finding, backend)
     if to_end:
         reached_by_all(program, node.lineno)
-        return Said("decide together", f"All ranks end together, as soon as line {node.lineno} holds on one of them")
-    if counter:
-        said = (
+        says = f"All ranks end together, as soon as line {node.lineno} holds on one of them"
+    elif counter:
+        says = (
             f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
         )
-        return Said("decide together", said)
-    if raises:
-        return Said(
-            "decide together", f"All ranks raise it together, as soon as line {node.lineno} holds on one of them"
-        )
-    if is_asked or not line:
+    elif raises:
+        says = f"All ranks raise it together, as soon as line {node.lineno} holds on one of them"
+    elif is_asked or not line:
         when = "as soon as it holds on one of them" if is_enough else "only if it holds on all of them"
-        return Said("decide together", f"All ranks go by line {node.lineno} of {program.path.name} together, {when}")
-    if is_enough and isinstance(node, ast.If) and not is_opposite:
-        return Said("decide together", f"Line {line} runs on all ranks as soon as one of them comes to it")
-    return Said("decide together", f"All ranks decide together whether line {line} runs")
+        says = f"All ranks go by line {node.lineno} of {program.path.name} together, {when}"
+    elif is_enough and isinstance(node, ast.If) and not is_opposite:
+        says = f"Line {line} runs on all ranks as soon as one of them comes to it"
+    else:
+        says = f"All ranks decide together whether line {line} runs"
+    return Said("decide together", says)
 
 
 def _value_of(program: Program, gate: Gate) -> ast.expr | None:
@@ -186,8 +205,7 @@ def _agree_on_value(program: Program, value: ast.expr, finding: Finding, backend
     reached_by_all(program, value.lineno)
     if any(isinstance(n, ast.Await | ast.NamedExpr | ast.Yield) for n in ast.walk(value)):
         raise NoDiff("the value sets or awaits something")
-    name, group = put_helper(program, AGREED, "agreed", value, finding, backend)
-    program.replace(value, f"{name}({program.text(value)}{group})")
+    put_around(program, AGREED, value, finding, backend)
     return Said("decide together", f"All ranks take the value of line {value.lineno} of {program.path.name} together")
 
 
@@ -248,8 +266,7 @@ def is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
     Raises:
         NoDiff: it is not sure.
     """
-    parent = program.parents[node]
-    if isinstance(parent, ast.If) and parent.orelse == [node] and program.text(node).startswith("elif"):
+    if program.is_elif(node):
         raise NoDiff("the condition is an `elif`, which not all ranks may reach")
     if any(isinstance(n, ast.Await | ast.NamedExpr | ast.Yield) for n in ast.walk(node.test)):
         raise NoDiff("the condition sets or awaits something")
@@ -274,7 +291,7 @@ def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     Raises:
         NoDiff: the line is not the `return` of a method that a framework asks.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     found = [s for s in program.statements_at(line) if isinstance(s, ast.Return) and s.value is not None]
     if len(found) != 1 or not any(e.source.endswith(" in the library") for e in finding.evidence):
         raise NoDiff("the report names no condition that decides who makes the call")
@@ -282,11 +299,9 @@ def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     reached_by_all(program, line)
     answer = found[0].value
     assert answer is not None
-    name, group = put_helper(program, AGREED, "agreed", answer, finding, backend)
-    program.replace(answer, f"{name}({program.text(answer)}{group})")
-    return Said(
-        "decide together", f"All ranks give one answer in {getattr(program.function_of(found[0]), 'name', 'it')}()"
-    )
+    put_around(program, AGREED, answer, finding, backend)
+    name = getattr(program.function_of(found[0]), "name", "it")
+    return Said("decide together", f"All ranks give one answer in {name}()")
 
 
 def order_alike(program: Program, finding: Finding, backend: str) -> Said:
@@ -295,7 +310,7 @@ def order_alike(program: Program, finding: Finding, backend: str) -> Said:
     Raises:
         NoDiff: there is no such loop, or it goes over the groups themselves, which cannot be sent.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     calls = [c for s in program.statements_at(line) for c in calls_in(s)]
     groups = [k.value for c in calls for k in c.keywords if k.arg == "group" and isinstance(k.value, ast.Subscript)]
     for loop in (n for g in groups for n in program.around(g) if isinstance(n, ast.For)):
@@ -317,16 +332,15 @@ def take_from_one(
     reached_by_all(program, line)
     if not of_all and group_of(program, value, finding):
         raise NoDiff("the calls are of a part of the ranks, and which of them should say it is yours to decide")
-    name = put(program, FROM_ONE, f"from_rank_{rank}" if rank else "from_first_rank", value, backend, "", rank)
+    name = put(program, FROM_ONE, value, backend, "", rank)
     program.replace(value, f"{name}({program.text(value)})")
 
 
 def is_collective(finding: Finding) -> bool:
     """Whether the ranks wait for each other in collectives; else they send to each other."""
     waits = (e.text for e in finding.evidence if e.source.endswith("waits"))
-    return (finding.collective or {}).get("op") not in _P2P and not any(
-        " in send" in text or " in recv" in text for text in waits
-    )
+    sends = any(" in send" in text or " in recv" in text for text in waits)
+    return not sends and (finding.collective or {}).get("op") not in _P2P
 
 
 def only_collectives(finding: Finding) -> None:
@@ -348,7 +362,7 @@ def root_alike(program: Program, finding: Finding, backend: str) -> Said:
     Raises:
         NoDiff: the line does not show what names it, or not all ranks come there.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     calls = [c for s in program.statements_at(line) for c in calls_in(s)]
     roots = [k.value for c in calls for k in c.keywords if k.arg in _ROOTS]
     if len(roots) != 1 or isinstance(roots[0], ast.Constant):

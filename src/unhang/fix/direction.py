@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze.framework_loops import ASKS
 from unhang.analyze.trees import last_name
-from unhang.fix.program import NoDiff, Program, called, calls_in, dotted, takes_what_it_finds
+from unhang.fix.program import NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
 
 _EXCHANGES = re.compile(
     r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce|full_tensor|redistribute"
@@ -66,31 +66,31 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
 def _is_request(node: ast.If, runs: Sequence[ast.stmt]) -> bool:
     """Whether a rank wants something of all that is no step of the training, a save or an evaluation, and that any of them can make."""
     made = {called(c) for s in runs for c in calls_in(s)}
-    asks = any(
-        isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn)
-        for n in ast.walk(node.test)
-        for op in getattr(n, "ops", ())
-    )
-    return any(map(_REQUESTS.search, made)) and not made & {*_TRAINS} and not asks and not takes_what_it_finds(node)
+    is_request = any(map(_REQUESTS.search, made)) and not made & {*_TRAINS}
+    return is_request and not _asks_if_there(node.test) and not takes_what_it_finds(node)
+
+
+def _asks_if_there(test: ast.expr) -> bool:
+    """Whether it asks if something is there, or is among others."""
+    return holds([test], ast.Is | ast.IsNot | ast.In | ast.NotIn)
 
 
 def gradient_guard(program: Program, loop: ast.For) -> ast.If | None:
     """The one test of a loop that lets a round go without its exchange where a parameter has no gradient."""
-    found = [
-        n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.If) and gradient_of(n.test) and not n.orelse
-    ]
-    is_one = len(found) == 1 and any(True for _ in _exchanges_of(program, found[0]))
+    tests = (n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.If) and not n.orelse)
+    found = [n for n in tests if gradient_of(n.test)]
+    is_one = len(found) == 1 and any(_exchanges_of(program, found[0]))
     return found[0] if is_one else None
 
 
 def _exchanges_of(program: Program, node: ast.If) -> Iterator[ast.Call]:
     """What a test guards: in its block, else behind it."""
-    runs = (
-        node.body
-        if isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
-        else _behind(program, node)
-    )
-    return (c for s in runs for c in _exchanges(s))
+    return (c for s in (node.body if is_guarded(node) else _behind(program, node)) for c in _exchanges(s))
+
+
+def is_guarded(node: ast.If) -> bool:
+    """Whether what a test asks for, `is not None`, is used in its block; else behind it."""
+    return isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
 
 
 def gradient_of(test: ast.expr) -> str:
@@ -108,13 +108,12 @@ def give_zeros(program: Program, node: ast.If) -> None:
         NoDiff: the block stands on the line of its condition.
     """
     gradient = gradient_of(node.test)
-    is_guarded = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
     first, end = node.body[0], program.newline
     if first.lineno == node.lineno:
         raise NoDiff("the block stands on the line of its condition")
-    indent = program.indent(first if is_guarded else node)
+    indent = program.indent(first if is_guarded(node) else node)
     zeros = f"{indent}if {gradient} is None:{end}{indent}    {gradient} = torch.zeros_like({gradient.removesuffix('.grad')}){end}"
-    if is_guarded:
+    if is_guarded(node):
         program.insert_before(first, zeros)
     else:
         program.insert_after(node, zeros)
@@ -122,11 +121,8 @@ def give_zeros(program: Program, node: ast.If) -> None:
 
 def asks_a_framework(node: ast.If | ast.IfExp | ast.While) -> bool:
     """Whether a test leads to a line that asks a framework for something: `control.should_log = True`."""
-    sets = (
-        (n for s in getattr(node, "body", ()) if isinstance(s, ast.Assign) for n in s.targets)
-        if isinstance(node, ast.If)
-        else ()
-    )
+    block = node.body if isinstance(node, ast.If) else []
+    sets = (n for s in block if isinstance(s, ast.Assign) for n in s.targets)
     return any(isinstance(n, ast.Attribute) and n.attr in ASKS for n in sets)
 
 
@@ -214,9 +210,7 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
     Raises:
         NoDiff: they need items that this rank has not.
     """
-    if any(
-        isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for n in ast.walk(test) for op in getattr(n, "ops", ())
-    ):
+    if _asks_if_there(test):
         return False
     device = ', device="cuda"' if "nccl" in backend else ""
     if not (name := _emptied(test)):
@@ -227,23 +221,15 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
             node, parent = parent, program.parents[parent]
         if isinstance(parent, ast.For) or (isinstance(parent, ast.Call) and called(parent) in _TAKES_NONE):
             continue
-        if isinstance(parent, ast.Call) and _is_join(parent):
-            program.replace(parent, f"({program.text(parent)} if {_some(name, test)} else torch.zeros(0{device}))")
+        is_join = isinstance(parent, ast.Call) and dotted(parent.func) == "torch.cat"
+        if isinstance(parent, ast.Call) and is_join and len(parent.args) == 1 and not parent.keywords:
+            some = f"len({name})" if holds([test], ast.Call) else name
+            program.replace(parent, f"({program.text(parent)} if {some} else torch.zeros(0{device}))")
         elif not isinstance(parent, ast.Assign | ast.Expr | ast.Attribute):
             raise NoDiff(
                 f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there"
             )
     return True
-
-
-def _some(name: str, test: ast.expr) -> str:
-    """Whether there are items, as code."""
-    is_counted = any(isinstance(n, ast.Call) for n in ast.walk(test))
-    return f"len({name})" if is_counted else name
-
-
-def _is_join(parent: ast.Call) -> bool:
-    return dotted(parent.func) == "torch.cat" and len(parent.args) == 1 and not parent.keywords
 
 
 def _asks_for_size(test: ast.expr) -> bool:

@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from unhang.fix.program import Block, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
+from unhang.fix.program import LEAVES, Block, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
 
 IsRank = Callable[[ast.expr], bool]
 _WRITES = re.compile(
@@ -17,7 +18,6 @@ _BUILTINS = frozenset(
     ("print", "len", "sum", "str", "repr", "float", "int", "bool", "list", "dict", "tuple", "set", "zip", "map", "sorted",
     "max", "min", "range", "format", "join", "items", "values", "keys", "append", "item", "enumerate", "no_grad")
 )  # fmt: skip
-_LEAVES = ast.Return | ast.Continue | ast.Break
 _CONDITIONAL = ast.IfExp | ast.BoolOp | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -31,7 +31,6 @@ class _Move:
     program: Program
     gate: ast.If
     whole: ast.stmt
-    is_within: bool
     tests: list[str] = field(default_factory=list)
     uses: set[str] = field(default_factory=set)
     levels: list[Block] = field(default_factory=list)
@@ -48,14 +47,14 @@ def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], b
     move = _way_out(program, statement, gate_line, makers, is_rank)
     expression = None
     if move.whole is statement and not _goes_whole(statement, call):
-        expression = _alone(program, statement, call)
-    elif any(_WRITES.fullmatch(called(c)) for c in calls_in(move.whole)):
+        _is_always_made(program, statement, call)
+        expression = call
+    elif _prints(move.whole):
         raise NoDiff("the statement also prints or writes, which only one rank should do")
     moving: ast.AST = expression or move.whole
     move.uses |= loads([moving])
-    if missing := {
-        n for n in _may_be_absent(move.gate.test) if any(f"{use}.".startswith(f"{n}.") for use in move.uses)
-    }:
+    absent = _may_be_absent(move.gate.test)
+    if missing := {n for n in absent if any(f"{use}.".startswith(f"{n}.") for use in move.uses)}:
         raise NoDiff(f"the call needs {min(missing)}, which only some ranks have")
     _with_what_it_needs(move)
     _make(move, expression)
@@ -91,13 +90,12 @@ def _prints(node: ast.AST) -> bool:
     return any(_WRITES.fullmatch(called(c)) for c in calls_in(node))
 
 
-def _alone(program: Program, statement: ast.stmt, call: ast.Call) -> ast.Call:
+def _is_always_made(program: Program, statement: ast.stmt, call: ast.Call) -> None:
     node: ast.AST = call
     while node is not statement:
         child, node = node, program.parents[node]
         if isinstance(node, _CONDITIONAL) and not (isinstance(node, ast.BoolOp) and node.values[0] is child):
             raise NoDiff("the call is in a part of the expression that may not be evaluated")
-    return call
 
 
 def _way_out(
@@ -122,38 +120,31 @@ def _within(program: Program, chain: Sequence[ast.AST], makers: Callable[[str], 
     for above in program.around(gate):  # the outermost condition on the rank is the one to leave
         if isinstance(above, ast.If) and is_rank(above.test):
             raise NoDiff("several conditions on the rank enclose the call")
-    if _is_elif(program, gate):
+    if program.is_elif(gate):
         raise NoDiff("the condition is an `elif`")
     in_else = chain[-2] in gate.orelse
     other = gate.body if in_else else gate.orelse
     if any(makers(called(c)) for s in other for c in calls_in(s)):
         raise NoDiff("the other ranks make a collective of their own there")
-    ifs = [n for n in chain if isinstance(n, ast.If)]
-    whole = next(c for c in reversed(chain) if not isinstance(c, ast.If) or c is chain[0])
-    assert isinstance(whole, ast.stmt)
-    move = _Move(program, gate, whole, is_within=True)
-    _collect(move, chain[chain.index(whole) :], ifs, is_rank)
-    return move
+    return _collected(program, gate, chain, [], is_rank)
 
 
 def _behind(program: Program, gate: ast.If, chain: Sequence[ast.AST], is_rank: IsRank) -> _Move:
-    if gate.orelse or not isinstance(gate.body[-1], _LEAVES):
+    if gate.orelse or not isinstance(gate.body[-1], LEAVES):
         raise NoDiff("the condition does not leave the function or the loop")
-    whole = next(c for c in reversed(chain) if not isinstance(c, ast.If) or c is chain[0])
-    assert isinstance(whole, ast.stmt)
-    move = _Move(program, gate, whole, is_within=False)
     top = chain[-1]
     assert isinstance(top, ast.stmt)
     block = program.block_of(top)
-    move.levels.append(block[block.index(gate) + 1 : block.index(top)])
-    _collect(move, chain[chain.index(whole) :], [n for n in chain if isinstance(n, ast.If)], is_rank)
-    return move
+    return _collected(program, gate, chain, [block[block.index(gate) + 1 : block.index(top)]], is_rank)
 
 
-def _collect(move: _Move, way: Sequence[ast.AST], ifs: Sequence[ast.AST], is_rank: IsRank) -> None:
-    """The blocks from the outermost inward, and the conditions of them that are no condition on the rank."""
-    for outer, inner in zip(reversed(way), list(reversed(way))[1:], strict=False):
-        if not isinstance(outer, ast.If) or outer not in ifs:
+def _collected(program: Program, gate: ast.If, chain: Sequence[ast.AST], levels: list[Block], is_rank: IsRank) -> _Move:
+    """The move with its blocks from the outermost inward, and with the conditions of them that are no condition on the rank."""
+    whole = next(c for c in reversed(chain) if not isinstance(c, ast.If) or c is chain[0])
+    assert isinstance(whole, ast.stmt)
+    move = _Move(program, gate, whole, levels=levels)
+    for inner, outer in reversed([*pairwise(chain[chain.index(whole) :])]):
+        if not isinstance(outer, ast.If):
             raise NoDiff("a loop or a `with` under the condition holds the call together with other work")
         block = outer.body if inner in outer.body else outer.orelse
         assert isinstance(inner, ast.stmt)
@@ -166,6 +157,7 @@ def _collect(move: _Move, way: Sequence[ast.AST], ifs: Sequence[ast.AST], is_ran
         if kept:
             move.tests.append(kept)
             move.uses |= loads([outer.test])
+    return move
 
 
 def _without_rank(program: Program, test: ast.expr, is_rank: IsRank) -> str:
@@ -186,11 +178,6 @@ def _may_be_absent(test: ast.expr) -> set[str]:
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
     asked = [p.left for p in parts if isinstance(p, ast.Compare) and isinstance(p.ops[0], ast.IsNot | ast.Is)]
     return {name for p in (*asked, *parts) if isinstance(p, ast.Name | ast.Attribute) and (name := dotted(p))}
-
-
-def _is_elif(program: Program, node: ast.If) -> bool:
-    parent = program.parents[node]
-    return isinstance(parent, ast.If) and parent.orelse == [node] and program.text(node).startswith("elif")
 
 
 def _with_what_it_needs(move: _Move) -> None:
@@ -225,12 +212,8 @@ def _touches(statement: ast.stmt, names: set[str]) -> bool:
     """Whether it calls a method of something that is needed: `net.train()` before `net(x)`."""
     for call in calls_in(statement):
         base = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-        if (
-            base
-            and any(name == base or (name.startswith(f"{base}.") and "." in base) for name in names)
-            and isinstance(statement, ast.Expr)
-        ):
-            return True
+        if base and any(name == base or (name.startswith(f"{base}.") and "." in base) for name in names):
+            return isinstance(statement, ast.Expr)
     return False
 
 
@@ -240,11 +223,8 @@ def _make(move: _Move, expression: ast.Call | None) -> None:
     step = _step(program, gate)
     inner = indent + (step if move.tests else "")
     comment = "  # on every rank: it leads to a collective call"
-    text = (
-        f"{indent}if {' and '.join(f'({t})' if ' or ' in t and len(move.tests) > 1 else t for t in move.tests)}:{program.newline}"
-        if move.tests
-        else ""
-    )
+    tests = " and ".join(f"({t})" if " or " in t and len(move.tests) > 1 else t for t in move.tests)
+    text = f"{indent}if {tests}:{program.newline}" if tests else ""
     text += "".join(program.moved(s, inner) for s in move.taken)
     removed: list[ast.stmt] = list(move.taken)
     if expression is not None:
@@ -252,7 +232,7 @@ def _make(move: _Move, expression: ast.Call | None) -> None:
         if name in program.names():
             raise NoDiff(f"the file uses the name {name!r} already")
         if "\n" in program.text(expression):
-            raise NoDiff("the call is written over several lines")
+            raise NoDiff("the call spans several lines")
         text += f"{inner}{name} = {program.text(expression)}{comment}{program.newline}"
         program.replace(expression, name)
     else:

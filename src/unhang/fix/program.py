@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import UnionType
 from typing import NamedTuple
 
 from unhang.analyze.trees import covers, last_name
@@ -14,6 +15,9 @@ from unhang.analyze.trees import covers, last_name
 _LARGEST = 2_000_000
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Block = list[ast.stmt]
+
+
+LEAVES = ast.Return | ast.Continue | ast.Break
 
 
 class NoDiff(Exception):
@@ -66,7 +70,7 @@ class Program:
 
     def start(self, node: ast.expr | ast.stmt) -> int:
         """Where it begins; a decorated function at its first decorator."""
-        first = min([node, *getattr(node, "decorator_list", ())], key=lambda n: n.lineno)
+        first = _head(node)
         at: int = self._starts[first.lineno - 1] + first.col_offset
         return at if first is node else at - 1  # before the @
 
@@ -100,6 +104,12 @@ class Program:
         while (node := self.parents[node]) and not isinstance(node, Function | ast.Module | ast.Lambda | ast.ClassDef):
             yield node
         yield node
+
+    def is_elif(self, node: ast.expr | ast.stmt) -> bool:
+        """Whether it is an `elif`."""
+        parent = self.parents[node]
+        is_only = isinstance(node, ast.If) and isinstance(parent, ast.If) and parent.orelse == [node]
+        return is_only and self.text(node).startswith("elif")
 
     def function_of(self, node: ast.AST) -> ast.AST:
         """The function or module that it stands in."""
@@ -138,6 +148,10 @@ class Program:
         """Puts text in the place of a node."""
         self.edits.append(Edit(self.start(node), self.end(node), new))
 
+    def insert_at(self, at: int, text: str) -> None:
+        """Puts text at a position."""
+        self.edits.append(Edit(at, at, text))
+
     def remove_lines(self, node: ast.stmt) -> None:
         """Takes a statement out, with its lines.
 
@@ -146,26 +160,23 @@ class Program:
         """
         if not self.is_alone(node):
             raise NoDiff(f"line {node.lineno} holds several statements")
-        first = min([node, *getattr(node, "decorator_list", ())], key=lambda n: n.lineno).lineno
-        self.edits.append(Edit(self._starts[first - 1], self._starts[node.end_lineno or node.lineno], ""))
+        first, last = _head(node).lineno - 1, node.end_lineno or node.lineno
+        self.edits.append(Edit(self._starts[first], self._starts[last], ""))
 
     def insert_before(self, node: ast.stmt, text: str) -> None:
         """Puts whole lines before the line of a statement."""
-        first = min([node, *getattr(node, "decorator_list", ())], key=lambda n: n.lineno)
-        at = self._starts[first.lineno - 1]
-        self.edits.append(Edit(at, at, text))
+        self.insert_at(self._starts[_head(node).lineno - 1], text)
 
     def insert_after(self, node: ast.stmt, text: str) -> None:
         """Puts whole lines after the last line of a statement."""
-        at = self._starts[node.end_lineno or node.lineno]
-        self.edits.append(Edit(at, at, text))
+        self.insert_at(self._starts[node.end_lineno or node.lineno], text)
 
     def follow_with(self, node: ast.stmt, statement: str) -> None:
         """Puts a statement of one line after another one, on its line where others share that."""
         if self.is_alone(node) and getattr(self.parents[node], "lineno", 0) != node.lineno:
             self.insert_after(node, f"{self.indent(node)}{statement}{self.newline}")
         else:
-            self.edits.append(Edit(self.end(node), self.end(node), f"; {statement}"))
+            self.insert_at(self.end(node), f"; {statement}")
 
     def moved(self, node: ast.stmt, indent: str) -> str:
         """The lines of a statement with another indentation.
@@ -174,7 +185,7 @@ class Program:
             NoDiff: a text over several lines stands in it, which would change.
         """
         if any(isinstance(n, ast.Constant | ast.JoinedStr) and n.lineno != n.end_lineno for n in ast.walk(node)):
-            raise NoDiff("the code to be moved contains a string over several lines")
+            raise NoDiff("the code to be moved contains a string that spans several lines")
         old = self.indent(node)
         end = self._starts[node.end_lineno or node.lineno] if self.is_alone(node) else self.end(node)
         lines = self.data[self.start(node) : end].decode().splitlines()
@@ -198,6 +209,17 @@ class Program:
         except (SyntaxError, ValueError):
             raise NoDiff("the changed file would not be valid Python") from None
         return text
+
+
+def _head(node: ast.expr | ast.stmt) -> ast.expr | ast.stmt:
+    """What its first line begins with: itself, or a decorator."""
+    first: ast.expr | ast.stmt = min([node, *getattr(node, "decorator_list", ())], key=lambda n: n.lineno)
+    return first
+
+
+def holds(statements: Iterable[ast.AST], kinds: type | tuple[type, ...] | UnionType) -> bool:
+    """Whether there is a node of these kinds in them."""
+    return any(isinstance(n, kinds) for s in statements for n in ast.walk(s))
 
 
 def unified(name: str, before: bytes, after: bytes) -> str:
@@ -264,7 +286,7 @@ _IS_THERE = ("exists", "isfile", "isdir", "is_file", "is_dir")
 
 
 def takes_what_it_finds(node: ast.If | ast.IfExp | ast.While) -> bool:
-    """Whether a test asks if something is there, and what it leads to takes that: a rank that has it not can not go there."""
+    """Whether a test asks if something is there, and what it leads to takes that: a rank that does not have it cannot go there."""
     asks = any(isinstance(n, ast.Call) and called(n) in _IS_THERE for n in ast.walk(node.test))
     asks |= any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.In | ast.IsNot) for n in ast.walk(node.test))
     body: list[ast.AST] = [*node.body] if isinstance(node.body, list) else [node.body]

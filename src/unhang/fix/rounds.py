@@ -18,12 +18,13 @@ from unhang.fix.agreed import (
     is_plain,
     only_collectives,
     put,
+    put_around,
     put_helper,
     reached_by_all,
     take_from_one,
 )
-from unhang.fix.direction import give_zeros, gradient_guard, has_exchange
-from unhang.fix.program import Edit, Function, NoDiff, Program, Said, binds, called, calls_in, dotted
+from unhang.fix.direction import give_zeros, gradient_guard, has_exchange, is_guarded
+from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, binds, called, calls_in, dotted, holds
 from unhang.model import Finding
 
 _OF_TENSORS = ("item", "sum", "mean", "float", "double", "clone", "detach", "to", "cpu", "cuda", "numel")
@@ -38,7 +39,7 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
     """
     if finding.condition is not None:
         return agree_on(program, finding.condition, finding, backend)
-    loop = _loop_there(program, finding)
+    loop = next(iter(_loops_at(program, _lines_of(finding).get("loop", 0))), None)
     if loop is not None and (guard := gradient_guard(program, loop)) is not None:
         return _with_zeros(program, guard, finding, backend)
     if not is_collective(finding) or any(" in isend" in e.text or " in irecv" in e.text for e in finding.evidence):
@@ -47,28 +48,20 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
         return _with_all_keys(program, loop, table, finding, backend)
     source = _what_ends(program, finding)
     if (split := _split_above(program, source)) is not None:
-        at = program.end(split) - 1
-        program.edits.append(Edit(at, at, ", apply_padding=True"))
-        return Said(
-            "end together",
-            "Every rank gets as many items: the last one is given again, at the end of all that is gathered",
-        )
-    name, group = put_helper(program, IN_STEP, "in_step", source, finding, backend)
-    program.replace(source, f"{name}({program.text(source)}{group})")
+        program.insert_at(program.end(split) - 1, ", apply_padding=True")
+        says = "Every rank gets as many items: the last one is given again, at the end of all that is gathered"
+        return Said("end together", says)
+    put_around(program, IN_STEP, source, finding, backend)
     return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
 
 
-def _loop_there(program: Program, finding: Finding) -> ast.For | None:
-    line = _lines_of(finding).get("loop", 0)
-    return next((n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line), None)
+def _loops_at(program: Program, line: int) -> list[ast.For]:
+    return [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
 
 
 def _with_zeros(program: Program, guard: ast.If, finding: Finding, backend: str) -> Said:
     """A parameter that has no gradient on one rank gives zeros there."""
-    is_guarded = isinstance(guard.test, ast.Compare) and isinstance(guard.test.ops[0], ast.IsNot)
-    text, wanted = (ANY_RANK, "any_rank") if is_guarded else (AGREED, "agreed")
-    name, group = put_helper(program, text, wanted, guard, finding, backend)
-    program.replace(guard.test, f"{name}({program.text(guard.test)}{group})")
+    put_around(program, ANY_RANK if is_guarded(guard) else AGREED, guard.test, finding, backend)
     give_zeros(program, guard)
     return Said("decide together", "All ranks reduce a gradient as soon as one of them has it; the others give zeros")
 
@@ -76,23 +69,19 @@ def _with_zeros(program: Program, guard: ast.If, finding: Finding, backend: str)
 def _as_many_rounds(program: Program, loop: ast.For | None, finding: Finding, backend: str) -> Said:
     """A loop in which ranks send to each other goes on as long as any of them needs it."""
     over = loop.iter if loop is not None else None
-    is_counted = isinstance(over, ast.Call) and called(over) == "range" and not over.keywords
-    counts = (
-        {n.id for a in over.args for n in ast.walk(a) if isinstance(n, ast.Name)}
-        if isinstance(over, ast.Call) and is_counted
-        else set()
-    )
+    counts: set[str] = set()
+    if isinstance(over, ast.Call) and called(over) == "range" and not over.keywords:
+        counts = {n.id for a in over.args for n in ast.walk(a) if isinstance(n, ast.Name)}
     if loop is None or len(counts) != 1 or loop not in program.block_of(loop):
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
     name = counts.pop()
     if any(name in binds(s) for s in loop.body) or not program.is_alone(loop.body[0]):
         raise NoDiff(f"the loop changes {name}")
     reached_by_all(program, loop.lineno)
-    most = put(program, MOST, "most_of_all", loop, backend, "")
+    most = put(program, MOST, loop, backend, "")
     program.insert_before(loop, f"{program.indent(loop)}{name} = {most}({name}){program.newline}")
-    return Said(
-        "end together", f"All ranks make as many rounds as the one that needs most: `{name}` of line {loop.lineno}"
-    )
+    says = f"All ranks make as many rounds as the one that needs most: `{name}` of line {loop.lineno}"
+    return Said("end together", says)
 
 
 def _table_of(loop: ast.For) -> ast.expr | None:
@@ -104,15 +93,9 @@ def _table_of(loop: ast.For) -> ast.expr | None:
         over = over.func.value
         is_table = True
     else:
-        looked_up = {
-            ast.dump(n.value) for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Subscript) and n.slice
-        }
-        keys = {
-            n.slice.id
-            for s in loop.body
-            for n in ast.walk(s)
-            if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)
-        }
+        parts = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Subscript)]
+        looked_up = {ast.dump(n.value) for n in parts}
+        keys = {n.slice.id for n in parts if isinstance(n.slice, ast.Name)}
         is_table = ast.dump(over) in looked_up and isinstance(loop.target, ast.Name) and loop.target.id in keys
     return over if is_table and isinstance(over, ast.Name | ast.Attribute) and has_exchange(loop.body) else None
 
@@ -122,17 +105,18 @@ def _with_all_keys(program: Program, loop: ast.For, table: ast.expr, finding: Fi
     values = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     used = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Attribute) and dotted(n.value) in values]
     if any(n.attr not in _OF_TENSORS for n in used):
-        raise NoDiff("the values of the table are objects, and what one counts that a rank has not is yours to decide")
+        raise NoDiff(
+            "the values of the table are objects: what stands for one that a rank does not have is yours to decide"
+        )
     reached_by_all(program, loop.lineno)
-    name, group = put_helper(program, OF_ALL, "of_all_ranks", loop, finding, backend)
+    name, group = put_helper(program, OF_ALL, loop, finding, backend)
     text = f"{name}({program.text(table)}{group})"
     if isinstance(program.parents[table], ast.Attribute):
         program.replace(table, text)
     else:
         program.insert_before(loop, f"{program.indent(loop)}{program.text(table)} = {text}{program.newline}")
-    return Said(
-        "end together", "All ranks go over the keys of all of them, in one order; what a rank has not counts zero"
-    )
+    says = "All ranks go over the keys of all of them, in one order; what a rank does not have counts as zero"
+    return Said("end together", says)
 
 
 def _split_above(program: Program, source: ast.expr) -> ast.Call | None:
@@ -173,9 +157,8 @@ def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
 
 def _goes_to_its_end(program: Program, line: int) -> bool:
     """Whether nothing but what it goes over ends a loop."""
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
-    ways = (ast.Break, ast.Return, ast.Raise, ast.Try)
-    return len(loops) == 1 and not any(isinstance(n, ways) for s in loops[0].body for n in ast.walk(s))
+    loops = _loops_at(program, line)
+    return len(loops) == 1 and not holds(loops[0].body, ast.Break | ast.Return | ast.Raise | ast.Try)
 
 
 def _lines_of(finding: Finding) -> dict[str, int]:
@@ -198,18 +181,15 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
         raise NoDiff(f"a `continue` before line {line} may lead past the test")
     is_head = loop is node
     is_done = not is_head and _asks_for_all(node.test)
-    text, wanted = (AGREED, "agreed") if is_head or is_done else (ANY_RANK, "any_rank")
-    name, group = put_helper(program, text, wanted, node, finding, backend)
-    program.replace(node.test, f"{name}({program.text(node.test)}{group})")
+    put_around(program, AGREED if is_head or is_done else ANY_RANK, node.test, finding, backend)
     when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
     return Said("decide together", f"All ranks leave the loop together, {when}")
 
 
 def _asks_for_all(test: ast.expr) -> bool:
     """Whether a test holds when all of something is so: `done.all()`."""
-    parts = [*ast.walk(test)]
-    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in parts)
-    return is_of_all and not any(isinstance(n, ast.Not) for n in parts)
+    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in ast.walk(test))
+    return is_of_all and not holds([test], ast.Not)
 
 
 def _loop_of(program: Program, node: ast.AST) -> ast.AST:
@@ -230,7 +210,7 @@ def _begin_alike(program: Program, line: int, finding: Finding, backend: str) ->
 
 def _count_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
     """Lets all ranks make as many rounds as rank 0 does."""
-    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
+    loops = _loops_at(program, line)
     over = loops[0].iter if len(loops) == 1 else None
     if isinstance(over, ast.Call) and called(over) in ("range", "trange") and over.args and not over.keywords:
         over = over.args[0 if len(over.args) == 1 else 1]
@@ -244,7 +224,7 @@ def _count_alike(program: Program, line: int, finding: Finding, backend: str) ->
 def _what_ends(program: Program, finding: Finding) -> ast.expr:
     """The iterable that is at its end on one rank first."""
     lines = _lines_of(finding)
-    at = lines.get("loop") or (finding.location.line if finding.location else 0)
+    at = lines.get("loop") or (finding.line)
     if "handler" in lines:
         return _given_to_next(program, lines["handler"])
     loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno <= at <= (n.end_lineno or 0)]
@@ -265,17 +245,12 @@ def _given_to_next(program: Program, line: int) -> ast.expr:
         if len(nexts) != 1 or not isinstance(nexts[0].args[0], ast.Name):
             break
         name, function = nexts[0].args[0].id, program.function_of(one)
-        made = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and name in binds(n) and not _has_block(n)]
+        made = [
+            n for n in ast.walk(function) if isinstance(n, ast.stmt) and name in binds(n) and not hasattr(n, "body")
+        ]
         if len(made) == 1 and isinstance(made[0], ast.Assign) and len(made[0].targets) == 1:
             return made[0].value
     raise NoDiff("it is not certain what the exhausted iterator was made from")
-
-
-def _has_block(node: ast.stmt) -> bool:
-    return bool(getattr(node, "body", None))
-
-
-_LEAVES = ast.Continue | ast.Break | ast.Return
 
 
 def after_the_round(program: Program, finding: Finding, backend: str) -> Said:
@@ -284,16 +259,16 @@ def after_the_round(program: Program, finding: Finding, backend: str) -> Said:
     Raises:
         NoDiff: the handler is not registered once, in the function with the loop, or the loop may be left before its end.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     register, handler = _registered(program, line)
     loop = _loop_of_rounds(program, finding, register)
-    if any(isinstance(n, _LEAVES) for s in loop.body for n in ast.walk(s)):
+    if holds(loop.body, LEAVES):
         raise NoDiff(f"the loop of line {loop.lineno} may leave a round before its end")
     reached_by_all(program, loop.lineno)
     if "came" in program.names():
         raise NoDiff("the file uses the name 'came' already")
     number, does = register.args
-    name, group = put_helper(program, ANY_RANK, "any_rank", loop, finding, backend)
+    name, group = put_helper(program, ANY_RANK, loop, finding, backend)
     statement, last = program.parents[register], loop.body[-1]
     assert isinstance(statement, ast.Expr)
     end = program.newline

@@ -10,12 +10,11 @@ from unhang.analyze.source import surroundings
 from unhang.analyze.trees import covers
 from unhang.fix.agreed import ANY_RANK, put_helper, reached_by_all
 from unhang.fix.direction import has_exchange
-from unhang.fix.program import Edit, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
+from unhang.fix.program import LEAVES, NoDiff, Program, Said, binds, called, calls_in, dotted, holds, loads
 from unhang.model import Finding
 
 _WRAPPERS = ("DistributedDataParallel", "DDP")
 _THREADS = ("Thread", "Timer")
-_LEAVES = ast.Return | ast.Continue | ast.Break | ast.Raise
 _WRITERS = ("save", "open", "write_text", "write_bytes", "savez", "save_file")
 
 
@@ -40,13 +39,9 @@ def find_unused(program: Program, finding: Finding) -> Said:
     else:
         at = program.end(call) - 1
         has_comma = program.data[:at].rstrip().endswith(b",")
-        program.edits.append(
-            Edit(at, at, f"{'' if has_comma else ','} find_unused_parameters=True".lstrip(" " if has_comma else ""))
-        )
-    return Said(
-        "find unused",
-        "DDP looks in every step for parameters that took no part in the loss; that costs a walk of the graph",
-    )
+        program.insert_at(at, f"{'' if has_comma else ', '}find_unused_parameters=True")
+    says = "DDP looks in every step for parameters that took no part in the loss; that costs a walk of the graph"
+    return Said("find unused", says)
 
 
 def raise_again(program: Program, finding: Finding) -> Said:
@@ -55,21 +50,25 @@ def raise_again(program: Program, finding: Finding) -> Said:
     Raises:
         NoDiff: the handler is not found.
     """
-    line = next((e.line for e in finding.evidence if e.source.endswith("handler") and e.line), 0)
-    handlers = [n for n in ast.walk(program.tree) if isinstance(n, ast.ExceptHandler)]
-    found = [h for h in handlers if h.lineno <= line <= (h.end_lineno or 0)]
-    if not found:
-        raise NoDiff("the `except` that caught the exception is not in this file")
-    last = found[-1].body[-1]
+    last = _handled(program, finding)[1].body[-1]
     if isinstance(last, ast.Continue | ast.Break | ast.Pass):
         program.replace(last, "raise")
     elif isinstance(last, ast.Return | ast.Raise | ast.If | ast.With | ast.For | ast.While | ast.Try):
         raise NoDiff("the `except` block ends with a statement that cannot be replaced by `raise`")
     else:
         program.follow_with(last, "raise")
-    return Said(
-        "raise again", "The exception ends the rank, and the launcher the others at once: a message instead of a hang"
-    )
+    says = "The exception ends the rank, and the launcher the others at once: a message instead of a hang"
+    return Said("raise again", says)
+
+
+def _handled(program: Program, finding: Finding) -> tuple[ast.Try | ast.TryStar, ast.ExceptHandler]:
+    """The innermost `except` that caught the exception, and its `try`."""
+    line = next((e.line for e in finding.evidence if e.source.endswith("handler") and e.line), 0)
+    tries = (n for n in ast.walk(program.tree) if isinstance(n, ast.Try | ast.TryStar))
+    found = [(n, h) for n in tries for h in n.handlers if covers(h, line)]
+    if not found:
+        raise NoDiff("the `except` that caught the exception is not in this file")
+    return found[-1]
 
 
 def skip_together(program: Program, finding: Finding, backend: str) -> Said:
@@ -78,23 +77,19 @@ def skip_together(program: Program, finding: Finding, backend: str) -> Said:
     Raises:
         NoDiff: the handler does more than that, the `try` holds calls with others, or not all ranks come to it in each round.
     """
-    line = next((e.line for e in finding.evidence if e.source.endswith("handler") and e.line), 0)
-    tries = [n for n in ast.walk(program.tree) if isinstance(n, ast.Try) and any(covers(h, line) for h in n.handlers)]
-    if not tries:
-        raise NoDiff("the `except` that caught the exception is not in this file")
-    one = tries[-1]
+    one, _ = _handled(program, finding)
     loop = next((n for n in program.around(one) if isinstance(n, ast.For | ast.While)), None)
     last = one.handlers[0].body[-1]
     if loop is None or len(one.handlers) != 1 or one.orelse or one.finalbody or not isinstance(last, ast.Continue):
         raise NoDiff("the `except` does not just go on with the next round")
-    if has_exchange(one.body) or any(isinstance(n, _LEAVES) for s in one.body for n in ast.walk(s)):
+    if has_exchange(one.body) or holds(one.body, LEAVES | ast.Raise):
         raise NoDiff("the `try` holds calls with others, or leaves the round")
     if any(isinstance(n, ast.Continue) and n.lineno < one.lineno for n in ast.walk(loop)):
         raise NoDiff(f"a `continue` before line {one.lineno} may lead past it")
     if "failed" in program.names() or program.block_of(one) is not loop.body:
-        raise NoDiff("the file uses the name 'failed' already, or not all rounds come there")
+        raise NoDiff("the file uses the name 'failed' already, or not every round comes to the `try`")
     reached_by_all(program, one.lineno)
-    name, group = put_helper(program, ANY_RANK, "any_rank", one, finding, backend)
+    name, group = put_helper(program, ANY_RANK, one, finding, backend)
     indent, end = program.indent(one), program.newline
     program.insert_before(one, f"{indent}failed = False{end}")
     program.replace(last, "failed = True")
@@ -109,16 +104,15 @@ def make_folder(program: Program, finding: Finding) -> Said:
     Raises:
         NoDiff: the line does not write to a path in a folder that has a name.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     for statement in program.statements_at(line):
-        if not any(called(c) in _WRITERS for c in calls_in(statement)) or program.is_alone(statement) is False:
+        if not any(called(c) in _WRITERS for c in calls_in(statement)) or not program.is_alone(statement):
             continue
         folders = [
             f for c in calls_in(statement) if called(c) in _WRITERS for a in c.args if (f := _folder(program, a))
         ]
         if len(folders) == 1:
-            text = f"{program.indent(statement)}{folders[0]}{program.newline}"
-            program.insert_before(statement, text)
+            program.insert_before(statement, f"{program.indent(statement)}{folders[0]}{program.newline}")
             return Said("make folder", "Every rank makes the folder, which costs nothing where it is there")
     raise NoDiff("the line does not show which folder the path lies in")
 
@@ -141,7 +135,7 @@ def send_without_waiting(program: Program, finding: Finding) -> Said:
     Raises:
         NoDiff: the two calls do not stand one after the other, or what is sent depends on what is received.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     for first in program.statements_at(line):
         block = program.block_of(first)
         pair = block[block.index(first) :][:2]
@@ -153,9 +147,8 @@ def send_without_waiting(program: Program, finding: Finding) -> Said:
         if is_sent_first and _peer(program, send) != _peer(program, receive) and not _all_at(finding, line):
             raise NoDiff("the rank sends to one and receives from another")
         if any(isinstance(n, ast.For) and _peer(program, send) in binds(n.target) for n in program.around(first)):
-            raise NoDiff(
-                "each round of the loop has another partner: a rank that comes to one waits for it all the same"
-            )
+            why = "each round of the loop has another partner: a rank that comes to one waits for it all the same"
+            raise NoDiff(why)
         into = {n.id for n in ast.walk(receive.args[0]) if isinstance(n, ast.Name)} if receive.args else set()
         if not into or any(isinstance(n, ast.Name) and n.id in into for n in ast.walk(send)):
             raise NoDiff("what is sent depends on what was received")
@@ -191,7 +184,7 @@ def wait_for_thread(program: Program, finding: Finding) -> Said:
     Raises:
         NoDiff: the thread goes on for long, or it is not certain where it starts.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     name = (finding.location.function if finding.location else "").rpartition(".")[2]
     for call in (n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and called(n) in _THREADS):
         named = [k.value for k in call.keywords if k.arg in ("target", "function")]
@@ -207,18 +200,14 @@ def wait_for_thread(program: Program, finding: Finding) -> Said:
 
 
 def _joined(program: Program, call: ast.Call) -> Said:
-    says = Said(
-        "join thread",
-        "The main thread waits until the other one has made its call, so that all ranks make the calls in one order",
-    )
-    parent, indent = program.parents[call], ""
+    why = "The main thread waits until the other one has made its call, so that all ranks make the calls in one order"
+    parent, says = program.parents[call], Said("join thread", why)
     if any(c.depends_on_rank for c in surroundings(str(program.path), call.lineno).conditions):
         raise NoDiff("the thread is started on some ranks only")
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         start = f"{parent.targets[0].id}.start()"
-        found = [
-            n for n in ast.walk(program.function_of(parent)) if isinstance(n, ast.Expr) and program.text(n) == start
-        ]
+        statements = (n for n in ast.walk(program.function_of(parent)) if isinstance(n, ast.Expr))
+        found = [n for n in statements if program.text(n) == start]
         if len(found) == 1:
             program.follow_with(found[0], start.replace("start", "join"))
             return says
@@ -228,16 +217,8 @@ def _joined(program: Program, call: ast.Call) -> Said:
         if "thread" in program.names():
             raise NoDiff("the file uses the name 'thread' already")
         program.replace(statement, f"thread = {program.text(call)}")
-        indent = program.indent(statement)
-        above = getattr(program.parents[statement], "lineno", 0)
-        if program.is_alone(statement) and above != statement.lineno:
-            program.insert_after(
-                statement, "".join(f"{indent}thread.{do}(){program.newline}" for do in ("start", "join"))
-            )
-        else:
-            program.edits[-1] = program.edits[-1]._replace(
-                new=f"thread = {program.text(call)}; thread.start(); thread.join()"
-            )
+        for do in ("start", "join"):
+            program.follow_with(statement, f"thread.{do}()")
         return says
     raise NoDiff("it is not certain where the thread is started")
 
@@ -248,22 +229,20 @@ def gather_objects(program: Program, finding: Finding, backend: str) -> Said:
     Raises:
         NoDiff: it is another collective, or the tensors lie on devices.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     if (finding.collective or {}).get("op") != "all_gather" or "gloo" not in backend:
         raise NoDiff(
             "only an all_gather of tensors on the host can be made one of objects; pad the tensors to one size"
         )
     found = [c for s in program.statements_at(line) for c in calls_in(s) if called(c) == "all_gather"]
     if len(found) != 1 or any(k.arg == "async_op" for k in found[0].keywords) or len(found[0].args) < 2:
-        raise NoDiff("the line has not one plain all_gather")
+        raise NoDiff("the line does not make exactly one plain all_gather")
     if any(isinstance(n, ast.BinOp) and _counts_by_rank(n) for n in ast.walk(program.function_of(found[0]))):
         raise NoDiff("what follows counts on parts of one size")
     name = program.text(found[0].func)
     program.replace(found[0].func, f"{name}_object")
-    return Said(
-        "gather objects",
-        "The tensors are gathered as objects, each with its own size; slower, and without gradients as before",
-    )
+    says = "The tensors are gathered as objects, each with its own size; slower, and without gradients as before"
+    return Said("gather objects", says)
 
 
 def _counts_by_rank(node: ast.BinOp) -> bool:
@@ -279,7 +258,7 @@ def set_always(program: Program, finding: Finding) -> Said:
     Raises:
         NoDiff: it is not one plain call in one `if`, or needs what only that branch has.
     """
-    line = finding.location.line if finding.location else 0
+    line = finding.line
     found = [s for s in program.statements_at(line) if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
     if len(found) != 1 or called(found[0].value) != "set":  # type: ignore[arg-type]
         raise NoDiff(f"line {line} is not one call that sets a key")
@@ -295,7 +274,7 @@ def set_always(program: Program, finding: Finding) -> Said:
         program.replace(gate.test, " and ".join(program.text(p) for p in of_rank))
     else:
         own = {name for s in gate.body if s is not statement for name in binds(s) if "." not in name}
-        if len(gate.body) == 1 or own & loads([statement]) or any(isinstance(n, _LEAVES) for n in ast.walk(gate)):
+        if len(gate.body) == 1 or own & loads([statement]) or holds([gate], LEAVES | ast.Raise):
             raise NoDiff(f"line {line} needs the branch that it stands in")
         text = program.whole_line(statement)
         program.remove_lines(statement)

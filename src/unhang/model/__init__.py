@@ -1,94 +1,48 @@
 """The vocabulary: evidence, case, rule, finding, diagnosis. Standard library and numpy only, and numpy where there are calls; everything is frozen."""
 
-from unhang.model.calls import (
-    CALL_COLUMNS,
-    PROGRESS_COLUMNS,
-    REDUCE_OPS,
-    CallState,
-    CollectiveCall,
-    CollectiveTable,
-    TableBuilder,
-    different,
-    join,
-)
-from unhang.model.case import Case, Course, HangObservation, Job, PassedStall, SlowStep, WaitEdge, WaitsFor, grouped
-from unhang.model.evidence import (
-    LogEvent,
-    LogLine,
-    PendingCall,
-    ProcessExit,
-    ProcessGroup,
-    ProcessState,
-    RaisedError,
-    RankEvidence,
-    RankIdentity,
-    Reading,
-    Source,
-    ThreadStack,
-    Unavailable,
-)
-from unhang.model.findings import (
-    CAUSES,
-    Attempt,
-    Diagnosis,
-    EvidenceLine,
-    Finding,
-    Fix,
-    Gate,
-    Inventory,
-    Location,
-    NextStep,
-    Outcome,
-    RuleOutcome,
-    Verdict,
-)
-from unhang.model.frames import Frame, user_frames
-
-__all__ = [
-    "CALL_COLUMNS",
-    "CAUSES",
-    "PROGRESS_COLUMNS",
-    "REDUCE_OPS",
-    "Attempt",
-    "CallState",
-    "Case",
-    "CollectiveCall",
-    "CollectiveTable",
-    "Course",
-    "Diagnosis",
-    "EvidenceLine",
-    "Finding",
-    "Fix",
-    "Frame",
-    "Gate",
-    "HangObservation",
-    "Inventory",
-    "Job",
-    "Location",
-    "LogEvent",
-    "LogLine",
-    "NextStep",
-    "Outcome",
-    "PassedStall",
-    "PendingCall",
-    "ProcessExit",
-    "ProcessGroup",
-    "ProcessState",
-    "RaisedError",
-    "RankEvidence",
-    "RankIdentity",
-    "Reading",
-    "RuleOutcome",
-    "SlowStep",
-    "Source",
-    "TableBuilder",
-    "ThreadStack",
-    "Unavailable",
-    "Verdict",
-    "WaitEdge",
-    "WaitsFor",
-    "different",
-    "grouped",
-    "join",
-    "user_frames",
-]
+from unhang.model.calls import CALL_COLUMNS as CALL_COLUMNS
+from unhang.model.calls import PROGRESS_COLUMNS as PROGRESS_COLUMNS
+from unhang.model.calls import REDUCE_OPS as REDUCE_OPS
+from unhang.model.calls import CallState as CallState
+from unhang.model.calls import CollectiveCall as CollectiveCall
+from unhang.model.calls import CollectiveTable as CollectiveTable
+from unhang.model.calls import TableBuilder as TableBuilder
+from unhang.model.calls import different as different
+from unhang.model.calls import join as join
+from unhang.model.case import Case as Case
+from unhang.model.case import Course as Course
+from unhang.model.case import HangObservation as HangObservation
+from unhang.model.case import Job as Job
+from unhang.model.case import PassedStall as PassedStall
+from unhang.model.case import SlowStep as SlowStep
+from unhang.model.case import WaitEdge as WaitEdge
+from unhang.model.case import WaitsFor as WaitsFor
+from unhang.model.case import grouped as grouped
+from unhang.model.evidence import LogEvent as LogEvent
+from unhang.model.evidence import LogLine as LogLine
+from unhang.model.evidence import PendingCall as PendingCall
+from unhang.model.evidence import ProcessExit as ProcessExit
+from unhang.model.evidence import ProcessGroup as ProcessGroup
+from unhang.model.evidence import ProcessState as ProcessState
+from unhang.model.evidence import RaisedError as RaisedError
+from unhang.model.evidence import RankEvidence as RankEvidence
+from unhang.model.evidence import RankIdentity as RankIdentity
+from unhang.model.evidence import Reading as Reading
+from unhang.model.evidence import Source as Source
+from unhang.model.evidence import ThreadStack as ThreadStack
+from unhang.model.evidence import Unavailable as Unavailable
+from unhang.model.findings import CAUSES as CAUSES
+from unhang.model.findings import Attempt as Attempt
+from unhang.model.findings import Diagnosis as Diagnosis
+from unhang.model.findings import EvidenceLine as EvidenceLine
+from unhang.model.findings import Finding as Finding
+from unhang.model.findings import Fix as Fix
+from unhang.model.findings import Gate as Gate
+from unhang.model.findings import Inventory as Inventory
+from unhang.model.findings import Location as Location
+from unhang.model.findings import NextStep as NextStep
+from unhang.model.findings import Outcome as Outcome
+from unhang.model.findings import RuleOutcome as RuleOutcome
+from unhang.model.findings import Verdict as Verdict
+from unhang.model.frames import Frame as Frame
+from unhang.model.frames import user_frames as user_frames

@@ -386,12 +386,9 @@ class _Numbering:
     """One numbering of the values of a small table, and for each table what its numbers become."""
 
     def __init__(self, tables: Sequence[CollectiveTable], name: str) -> None:
-        numbers: dict[Any, int] = {}
-        self.new: list[npt.NDArray[np.int32]] = []
-        for table in tables:
-            mine = [numbers.setdefault(value, len(numbers)) for value in getattr(table, name)]
-            self.new.append(np.array([*mine, -1], dtype=np.int32))
-        self.values = tuple(numbers)
+        number = Interned()
+        self.new = [np.array([*map(number, getattr(table, name)), -1], dtype=np.int32) for table in tables]
+        self.values = tuple(number.numbers)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], kind: str, numbering: _Numbering | None) -> npt.NDArray[Any]:

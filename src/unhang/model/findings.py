@@ -135,6 +135,7 @@ DIFFS = (
 )  # fmt: skip
 LOOK, LIMIT = "look", "limit"
 _CHANGES = ("patch", "command", "setting", "advice")
+_MOST_RUNS = 3  # of ranks, in a name of bounded length
 SEVERITIES = ("wrong", "doubtful", "note")
 WRONG, DOUBTFUL = 0.9, 0.7  # severity of what is found before a job: a finding of at least this confidence
 
@@ -228,6 +229,11 @@ class Finding:
             raise ValueError(f"confidence {self.confidence} is not within 0..1")
 
     @property
+    def line(self) -> int:
+        """The line that it names; 0 where it names none."""
+        return self.location.line if self.location else 0
+
+    @property
     def unmended(self) -> str:
         """What is said in front of its fixes where none of them is a repair; else empty."""
         if not any(f.helps for f in self.fixes) or any(f.mends for f in self.fixes):
@@ -314,6 +320,11 @@ class Diagnosis:
     course: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def first(self) -> Finding | None:
+        """The finding that is told first: the cause."""
+        return self.findings[0] if self.findings else None
+
+    @property
     def word(self) -> str:
         """How a verdict begins: the outcome; `wrong` for a job that came to its end and did not do right."""
         return "wrong" if self.findings and self.outcome is Outcome.CLEAN else self.outcome.value
@@ -344,12 +355,12 @@ def fold_ranks(ranks: Iterable[int], most: int = 8) -> str:
     return f"{shown} and {left} more" if left else shown
 
 
-def count_ranks(ranks: Iterable[int], most: int = 3) -> str:
+def count_ranks(ranks: Iterable[int]) -> str:
     """A name of bounded length: "ranks 0-2, 5", and where these are too many ranges "2047 ranks (3, 11, 19, ...)"."""
     known = sorted(set(ranks))
-    if len(_runs(known)) <= most:
+    if len(_runs(known)) <= _MOST_RUNS:
         return name_ranks(known)
-    return f"{len(known)} ranks ({fold_ranks(known, most).split(' and ')[0]}, ...)"
+    return f"{len(known)} ranks ({fold_ranks(known, _MOST_RUNS).split(' and ')[0]}, ...)"
 
 
 def name_ranks(ranks: Iterable[int], most: int = 8) -> str:

@@ -116,9 +116,8 @@ def render(schedule: Schedule, title: str, note: str = "", with_fix: bool = Fals
     ops = dict.fromkeys(op for s in steps if (op := _operation(s)) in _CALLS)
     bodies = "".join(_CALLS[op] for op in ops)
     modules = {"os", "signal", "sys", "tempfile", "time", *(_MODULES[op] for op in ops if op in _MODULES)}
-    absent = [
-        schedule.ranks.index(r) for r, of_rank in schedule.steps.items() if any(s.op == "never_joins" for s in of_rank)
-    ]
+    never = [r for r, of_rank in schedule.steps.items() if any(s.op == "never_joins" for s in of_rank)]
+    absent = [schedule.ranks.index(r) for r in never]
     keep_out = f"    if index in {absent} and steps:\n        at[index] = 1\n        time.sleep(120)\n"
     groups = {name: [schedule.ranks.index(m) for m in members] for name, members in schedule.groups.items()}
     core = set(schedule.core)
@@ -275,7 +274,7 @@ sys.exit(is_wrong)
 
 def wrong_result(s: Situation, diagnosis: Diagnosis) -> str | None:
     """The program's text; None where the first finding is another one, or the tensors are not known."""
-    finding = diagnosis.findings[0] if diagnosis.findings else None
+    finding = diagnosis.first
     if finding is None or finding.rule != RULE or finding.location is None:
         return None
     at = (finding.location.file, finding.location.line)

@@ -269,8 +269,8 @@ def regression_test(diagnosis: Diagnosis, command: tuple[str, ...], path: Path, 
     missing = [word for word in command if word.endswith(".py") and not Path(word).exists()]
     if missing:
         raise WrongUsage(f"{missing[0]} is not here: run this in the folder in which the job was started")
-    first = diagnosis.findings[0] if diagnosis.findings else None
-    seen = _seen_s(diagnosis)
+    first, hang = diagnosis.first, diagnosis.hang
+    seen = hang.onset_s + (hang.detected_after_s or 0.0) if hang is not None and hang.onset_s is not None else None
     return _TEMPLATE.format(
         made=MADE,
         title=_in_docstring(first.title if first else f"the job ended with: {diagnosis.outcome}"),
@@ -287,12 +287,6 @@ def regression_test(diagnosis: Diagnosis, command: tuple[str, ...], path: Path, 
 def _in_docstring(title: str) -> str:
     """A title, which may hold what ranks have printed, as text that ends no string."""
     return " ".join(title.split())[:_MOST_TITLE].replace("\\", "/").replace('"', "'")
-
-
-def _seen_s(diagnosis: Diagnosis) -> float | None:
-    """Seconds from the start of the job to the verdict."""
-    hang = diagnosis.hang
-    return None if hang is None or hang.onset_s is None else hang.onset_s + (hang.detected_after_s or 0.0)
 
 
 def _root(path: Path) -> str:

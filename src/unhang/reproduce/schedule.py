@@ -5,7 +5,7 @@ Source: delta debugging (Zeller and Hildebrandt, 2002), on ranks, calls, groups 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -155,6 +155,11 @@ class Schedule:
         """With other sizes and data types."""
         return self._each(lambda s: replace(s, size=sizes.get(s.size, s.size), dtype=dtypes.get(s.dtype, s.dtype)))
 
+    @property
+    def has_open_root(self) -> bool:
+        """Whether a call that has a root did not complete."""
+        return any(s.op in ROOTED and not s.is_done for steps in self.steps.values() for s in steps)
+
     def rooted_at(self, rank: int) -> Schedule:
         """With this rank as the root wherever there is one: the recorder does not tell which it was."""
         return self._each(lambda s: replace(s, peer=rank) if s.op in ROOTED and rank in self.members(s.group) else s)
@@ -173,13 +178,14 @@ class Schedule:
             return None
         positions = self._positions()
         transfers = self._transfers()
-        groups = max((_new_groups(steps) for steps in self.steps.values()), key=len, default=())
+        made = ([s for s in steps if s.op == "new_group"] for steps in self.steps.values())
+        groups = max(made, key=len, default=[])
         fixed = {}
         for rank, steps in self.steps.items():
             mine = tuple(p for p in positions if rank in self.members(p.group))
             own = tuple(replace(s, is_done=False) for s in (*groups, *transfers.get(rank, ()), *mine))
-            made, right = ([(s.op, s.group, s.size, s.dtype, s.peer) for s in some] for some in (steps, own))
-            if made != right:
+            does, right = ([(s.op, s.group, s.size, s.dtype, s.peer) for s in some] for some in (steps, own))
+            if does != right:
                 fixed[rank] = own
         return fixed
 
@@ -210,10 +216,6 @@ class Schedule:
                 text = f"{P2P[op]} {'from' if P2P[op] == 'irecv' else 'to'} rank {rank}"
                 found.setdefault(step.peer, []).append(replace(step, op=P2P[op], peer=rank, text=text, place=""))
         return {r: tuple(steps) for r, steps in found.items()}
-
-
-def _new_groups(steps: Iterable[Step]) -> tuple[Step, ...]:
-    return tuple(s for s in steps if s.op == "new_group")
 
 
 Fails = Callable[[Schedule], bool]
@@ -318,7 +320,7 @@ def _culprit_and_victim(schedule: Schedule) -> Iterator[Sequence[int]]:
 def _with_its_root(schedule: Schedule) -> Iterator[Schedule]:
     """As it is, and with the culprit as the root: which rank it was is not recorded, and may have been left out."""
     yield schedule
-    if any(s.op in ROOTED and not s.is_done for steps in schedule.steps.values() for s in steps):
+    if schedule.has_open_root:
         yield schedule.rooted_at(schedule.culprits[0])
 
 

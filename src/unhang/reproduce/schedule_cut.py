@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from unhang.analyze.positions import bare_op, numels
@@ -63,7 +63,7 @@ class NotReproducible(UnhangError):
     exit_code = 3
 
 
-def cut(s: Situation, diagnosis: Diagnosis, calls_before: int = CALLS_BEFORE) -> Schedule:
+def cut(s: Situation, diagnosis: Diagnosis) -> Schedule:
     """The schedule of a failure.
 
     Raises:
@@ -72,7 +72,7 @@ def cut(s: Situation, diagnosis: Diagnosis, calls_before: int = CALLS_BEFORE) ->
     finding = _finding(diagnosis)
     recorded = _Recorded(s, finding)
     culprits = tuple(c for c in finding.culprit_ranks if c in recorded.steps)
-    kept = Schedule(recorded.steps, recorded.groups, culprits).without(recorded.completed(calls_before))
+    kept = Schedule(recorded.steps, recorded.groups, culprits).without(recorded.completed())
     if not kept.expected:
         raise NotReproducible(
             "nothing to replay: no rank is left in a call, or all made the same ones and a device or the network did not complete them"
@@ -94,9 +94,8 @@ def _finding(diagnosis: Diagnosis) -> Finding:
         raise NotReproducible(f"cannot be replayed: no rank is named as the cause ({finding.title})")
     for reason, causes in _NOT_IN_A_SCHEDULE.items():
         if finding.cause in causes:
-            raise NotReproducible(
-                f"cannot be replayed from the ranks' calls: {reason} ({finding.cause}: {finding.title})"
-            )
+            why = f"{reason} ({finding.cause}: {finding.title})"
+            raise NotReproducible(f"cannot be replayed from the ranks' calls: {why}")
     return finding
 
 
@@ -116,15 +115,15 @@ class _Recorded:
         if any(s.op == "new_group" and not s.is_done for steps in self.steps.values() for s in steps):
             # The failure is in the creation of the groups: what was called on them does not matter.
             self.groups = {}
-            self.steps = {
-                r: tuple(s for s in steps if s.group == WORLD and s.key[:1] != ("c",))
-                for r, steps in self.steps.items()
-            }
+            self._keep(lambda s: s.group == WORLD and s.key[:1] != ("c",))
         else:
-            self.steps = {r: tuple(s for s in steps if s.op != "new_group") for r, steps in self.steps.items()}
+            self._keep(lambda s: s.op != "new_group")
             self._add_what_culprits_do()
 
-    def completed(self, calls_before: int) -> set[Key]:
+    def _keep(self, is_kept: Callable[[Step], bool]) -> None:
+        self.steps = {rank: tuple(filter(is_kept, steps)) for rank, steps in self.steps.items()}
+
+    def completed(self) -> set[Key]:
         """The completed positions that lie further back than the last few before the first open one of their group."""
         whole = Schedule(self.steps, self.groups, ())
         keep: set[Key] = set()
@@ -132,16 +131,15 @@ class _Recorded:
         for group in {key[1] for key in whole.keys if key[0] == "c"}:
             members = whole.members(str(group))  # of a rank that was killed the last calls may not be recorded
             done = [k for k in whole.keys if k[:2] == ("c", group) and all(k in made[m] for m in members)]
-            keep.update(sorted(done, key=lambda k: k[2])[max(0, len(done) - calls_before) :])
+            keep.update(sorted(done, key=lambda k: k[2])[max(0, len(done) - CALLS_BEFORE) :])
         return set(whole.keys) - keep
 
     def _recorded(self, rank: int) -> tuple[Step, ...]:
         rows = [(c.created_ns, c.record_id, self._collective(c)) for c in self._case.calls.calls_of(rank)]
         has_p2p = any(step.op in P2P for _, _, step in rows)
         evidence, seen = self._case.ranks.get(rank), dict[Key, int]()
-        pending = (
-            [p for p in evidence.pending if p.ended_ns is None or p.kind in (*P2P, "new_group")] if evidence else []
-        )
+        noted = evidence.pending if evidence else ()
+        pending = [p for p in noted if p.ended_ns is None or p.kind in (*P2P, "new_group")]
         starts = any(p.kind in ("new_group", "init_process_group") and p.ended_ns is None for p in pending)
         for i, call in enumerate(pending):
             if not (call.kind in P2P and has_p2p) and not (call.kind == "store_wait" and starts):
@@ -191,7 +189,7 @@ class _Recorded:
         is_open = {r: [s for s in steps if not s.is_done] for r, steps in self.steps.items()}
         if all(s.op == "store_wait" for steps in is_open.values() for s in steps):
             return {}
-        self.steps = {r: tuple(s for s in steps if s.op != "store_wait") for r, steps in self.steps.items()}
+        self._keep(lambda s: s.op != "store_wait")
         return {r: s.text for r, steps in is_open.items() for s in steps if s.op == "store_wait"}
 
     def _end_dead_ranks(self) -> None:

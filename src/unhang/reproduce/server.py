@@ -1,7 +1,7 @@
 """Runs programs one after the other, each in a fork of a process that has torch loaded: a trial costs tenths of a second.
 
 Reads one request per line (JSON: path, limit_s, arguments), answers one line (JSON: code, output). `code` is None where the
-limit ran out. Runs as `python -m unhang.reproduce.server`.
+limit ran out. A program of its own that imports nothing of ours.
 """
 
 from __future__ import annotations

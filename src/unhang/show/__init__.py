@@ -29,7 +29,7 @@ def render(judged: Judged, output_format: str, color: bool = False, is_file: boo
     """The diagnosis as "text", "json" or "html", encoded; ends with a newline. `is_file`: no terminal tells how wide text may be."""
     case, diagnosis, waits, _ = judged = with_fix(judged)
     if output_format == "json":
-        from unhang.show.report_json import to_json
+        from unhang.show.verdict import to_json
 
         content = to_json(diagnosis, case)
     elif output_format == "html":
@@ -115,7 +115,7 @@ def _remarks(judged: Judged, root: Path) -> list[Remark]:
         return [_of_finding(f, root) for f in roots[:_MOST_REMARKS]]
     if judged.diagnosis.exit_code != 1:
         return []
-    from unhang.show.headline import headline
+    from unhang.show.verdict import headline
 
     said = headline(judged.diagnosis, judged.case, judged.waits)
     return [Remark("unknown", said, "the report says what evidence is missing", None, "error")]

@@ -83,14 +83,13 @@ _LONG_NAME = re.compile(r"(\w{20,})")
 
 def copy_button(text: str, what: str, label: str = "Copy") -> Markup:
     """Hidden until the page's script makes it work."""
-    return tag(
-        "button",
-        label,
-        type="button",
-        hidden=True,
-        data_copy=text,
-        aria_label=f"{label} the {what}" if label == "Copy" else "",
-    )
+    said = f"{label} the {what}" if label == "Copy" else ""
+    return tag("button", label, type="button", hidden=True, data_copy=text, aria_label=said)
+
+
+def _scrolling(label: str, rows: Sequence[Part]) -> Markup:
+    """Rows of code, in a box that scrolls where they are too long."""
+    return tag("div", rows, cls="scroll", tabindex="0", role="group", aria_label=label)
 
 
 def section(name: str, title: str, *content: Part) -> Markup:
@@ -111,20 +110,14 @@ def _place(place: View | None) -> Part:
         tag("div", tag("i", str(number)), text or " ", cls="row it" if is_it else "row")
         for number, text, is_it in place["lines"]
     ]
-    code = tag("div", rows, cls="scroll", tabindex="0", role="group", aria_label="The source") if rows else None
-    return tag("div", file, code, cls="code")
-
-
-def _chip(kind: str, label: str, value: str) -> Markup:
-    return tag("span", tag("b", label), " ", value, cls=f"chip {kind}")
+    return tag("div", file, _scrolling("The source", rows) if rows else None, cls="code")
 
 
 def verdict(view: View, issue: str, has_rule: bool) -> Markup:
     """Headline, cause, place and the list of what to do."""
-    chips = [markup(_chip(*chip), " ") for chip in view["chips"]]
-    todo = [
-        tag("li", tag("a", one["title"], href=f"#fix-{i}")) for i, one in enumerate(view["steps"] or view["fixes"], 1)
-    ]
+    chips = [(tag("span", tag("b", of), " ", value, cls=f"chip {kind}"), " ") for kind, of, value in view["chips"]]
+    fixes = enumerate(view["steps"] or view["fixes"], 1)
+    todo = [tag("li", tag("a", one["title"], href=f"#fix-{i}")) for i, one in fixes]
     summary = tag("div", tag("p", "What to do", cls="eyebrow"), tag("ol", todo), cls="card") if todo else None
     rule = tag("a", f"About the rule {view['rule']}", href="#rule") if has_rule else None
     return markup(
@@ -148,13 +141,12 @@ def _code(label: str, text: str, hint: Part = None) -> Markup:
     kinds = {"+": " add", "-": " drop", "@": " at"} if is_diff else {}
     kind = "code change" if is_diff else "code change wrapped"
     lines = text.rstrip("\n").split("\n")
-    rows = [
-        tag("div", line or " ", cls=f"row{kinds.get('@' if i < 2 else line[:1], '')}") for i, line in enumerate(lines)
-    ]
+    marks = ["@", "@", *(line[:1] for line in lines[2:])]
+    rows = [tag("div", line or " ", cls=f"row{kinds.get(mark, '')}") for mark, line in zip(marks, lines, strict=False)]
     return tag(
         "div",
         tag("div", tag("p", label, cls="eyebrow"), copy_button(text, label.lower()), cls="head"),
-        tag("div", tag("div", rows, cls="scroll", tabindex="0", role="group", aria_label=label), cls=kind),
+        tag("div", _scrolling(label, rows), cls=kind),
         tag("p", hint, cls="small") if hint else None,
         cls="labelled",
     )
@@ -175,12 +167,8 @@ def _breakable(text: str) -> list[Part]:
 
 
 def _prose(label: str, text: str) -> Part:
-    lines = [line for line in text.split("\n") if line.strip()]
-    return (
-        tag("div", tag("p", label, cls="eyebrow"), [tag("p", _inline(line)) for line in lines], cls="labelled")
-        if lines
-        else None
-    )
+    lines = [tag("p", _inline(line)) for line in text.split("\n") if line.strip()]
+    return tag("div", tag("p", label, cls="eyebrow"), lines, cls="labelled") if lines else None
 
 
 def _change(fix: View) -> Iterator[Part]:
@@ -199,9 +187,8 @@ def _change(fix: View) -> Iterator[Part]:
 
 def _card(number: int, title: str, *content: Part) -> Markup:
     body = tag("div", tag("h3", _inline(title)), *content)
-    return tag(
-        "article", tag("div", str(number), cls="number", aria_hidden="true"), body, cls="card fix", id=f"fix-{number}"
-    )
+    mark = tag("div", str(number), cls="number", aria_hidden="true")
+    return tag("article", mark, body, cls="card fix", id=f"fix-{number}")
 
 
 def _step(number: int, step: View) -> Markup:
@@ -254,9 +241,8 @@ def _row(title: Part, boxes: Sequence[Markup], more: str = "") -> Markup:
     shown, hidden = boxes[:_MOST_BOXES], boxes[_MOST_BOXES:]
     rest = fold(f"{len(hidden)} more sets of ranks", "", tag("ul", hidden, cls="boxes")) if hidden else None
     note = tag("p", more, cls="small") if more else None
-    return tag(
-        "div", tag("p", title, cls="level"), tag("ul", shown, cls="boxes") if shown else None, rest, note, cls="layer"
-    )
+    first = tag("ul", shown, cls="boxes") if shown else None
+    return tag("div", tag("p", title, cls="level"), first, rest, note, cls="layer")
 
 
 def wait_rows(case: Case, graph: WaitGraph, waits: WaitsFor, culprits: Sequence[int]) -> Markup:
@@ -278,12 +264,9 @@ def wait_rows(case: Case, graph: WaitGraph, waits: WaitsFor, culprits: Sequence[
     left = f"{graph.left_out} more sets of ranks ({graph.ranks_left_out:,} ranks) wait too." if graph.left_out else ""
     if third:
         said = "others wait for these" if others > 1 else "other waits for these"
-        few = len(third) <= _MOST_BOXES and not left
-        boxes = (
-            tag("ul", third, cls="boxes")
-            if few
-            else fold("Which ranks", f"in {len(third)} sets", tag("ul", third, cls="boxes"))
-        )
+        boxes = tag("ul", third, cls="boxes")
+        if len(third) > _MOST_BOXES or left:
+            boxes = fold("Which ranks", f"in {len(third)} sets", boxes)
         counted = others + (0 if fourth else graph.ranks_left_out)
         rows.append(tag("div", tag("p", tag("b", f"{counted:,}"), f" {said}", cls="level"), boxes, cls="layer"))
         left = left if fourth else ""
@@ -300,31 +283,24 @@ def wait_rows(case: Case, graph: WaitGraph, waits: WaitsFor, culprits: Sequence[
 def log_lines(title: str, lines: Sequence[Sequence[str]]) -> Markup:
     """The last lines that the culprit wrote, as they were."""
     rows = [tag("div", tag("i", at), text or " ", cls="row") for at, text in lines]
-    code = tag("div", rows, cls="scroll", tabindex="0", role="group", aria_label=title)
-    return section("log", title, tag("div", code, cls="code log")) if rows else _NOTHING
+    return section("log", title, tag("div", _scrolling(title, rows), cls="code log")) if rows else _NOTHING
 
 
 def evidence(view: View) -> Markup:
     """What the verdict rests on; without a verdict, what is known and what would decide it."""
     card = [tag("div", table([], view["evidence"]), cls="card wide", tabindex="0", role="group", aria_label="Evidence")]
-    parts = [section("evidence", "Evidence", card if view["evidence"] else None)]
-    if view["lastCalls"]:
-        parts.append(
-            section(
-                "shown",
-                "What the evidence shows",
-                tag("div", table(["Ranks", "Last recorded call", "State"], view["lastCalls"]), cls="card"),
-            )
-        )
-    if view["undecided"] and (view["outcome"] not in ("clean", "moves") or view["isCheck"]):
-        parts.append(
-            section(
-                "decide",
-                "What would decide it",
-                tag("div", table(["Missing", "Rules that could not judge without it"], view["undecided"]), cls="card"),
-            )
-        )
-    return markup(parts)
+    calls = _in_card(["Ranks", "Last recorded call", "State"], view["lastCalls"])
+    decides = view["outcome"] not in ("clean", "moves") or view["isCheck"]
+    missing = _in_card(["Missing", "Rules that could not judge without it"], view["undecided"] if decides else ())
+    return markup(
+        section("evidence", "Evidence", card if view["evidence"] else None),
+        section("shown", "What the evidence shows", calls),
+        section("decide", "What would decide it", missing),
+    )
+
+
+def _in_card(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Part:
+    return tag("div", table(head, rows), cls="card") if rows else None
 
 
 def _other(finding: View) -> Markup:
@@ -355,16 +331,12 @@ def behind(view: View, rule: Markup) -> Markup:
     return section("more", "Behind this report", folds)
 
 
-def _said(text: str) -> list[Markup]:
-    """Paragraphs of a card."""
-    return [tag("p", _inline(paragraph), cls="said") for paragraph in text.strip().split("\n\n")]
-
-
 def about_rule(rule: str) -> Markup:
     """The page of the rule, from its card; nothing for a rule that has none."""
     with suppress(KeyError, ValueError):
         card = card_of(rule)
-        parts = [(tag("h3", heading), _said(text)) for heading, text in card.sections.items()]
+        said = {name: text.strip().split("\n\n") for name, text in card.sections.items()}
+        parts = [(tag("h3", n), [tag("p", _inline(p), cls="said") for p in texts]) for n, texts in said.items()]
         # A link to what lies within a closed fold opens it.
         return fold(f"The rule {rule}", "", tag("div", tag("p", card.what), parts, id="rule"))
     return _NOTHING

@@ -1,13 +1,25 @@
-"""How the job ran, and where it stopped: steps, epoch, phase, slow steps, stalls that passed, and what the stop cost."""
+"""How the job was set up, how it ran, and where it stopped: limits and variables; steps, epoch, phase, slow steps, stalls that passed, and what the stop cost."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unhang.analyze.by_kind import handed_out
-from unhang.model import Case, Course, Finding, NextStep, PassedStall, RankEvidence, SlowStep, grouped, user_frames
+from unhang.model import (
+    Case,
+    Course,
+    Finding,
+    NextStep,
+    PassedStall,
+    ProcessGroup,
+    RankEvidence,
+    SlowStep,
+    grouped,
+    user_frames,
+)
 from unhang.model.case import ranks_by_phase
 from unhang.model.findings import name_ranks
 from unhang.show.paper import duration
@@ -186,9 +198,8 @@ def panels(course: Course | None) -> dict[str, Any]:
         return {}
     shown = []
     for title, first, last in _PANELS:
-        lines = [
-            (n.removesuffix(last), v) for n, v in course.samples.items() if n.startswith(first) and n.endswith(last)
-        ]
+        chosen = [n for n in course.samples if n.startswith(first) and n.endswith(last)]
+        lines = [(n.removesuffix(last), course.samples[n]) for n in chosen]
         known = [v for _, values in lines for v in values if v is not None]
         if known and len(known) > 1:
             shown.append({"title": title, "lines": _few(lines), "most": max(known)})
@@ -266,3 +277,85 @@ def _memory(course: Course) -> Iterator[tuple[str, str]]:
         high, low = max(most, key=lambda n: most[n]), min(most, key=lambda n: most[n])
         spread = f"{most[low]:.0f} to {most[high]:.0f} MB" if most[high] > 1.2 * most[low] else f"{most[high]:.0f} MB"
         yield "Memory of a rank", spread + (f" (most: {high})" if most[high] > 1.2 * most[low] else "")
+
+
+# How the job was set up: limits and who set them, variables and who changed them, devices, and what unhang switched on.
+
+_MOST_SETTINGS = 12
+_QUIET = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+# What `unhang run` sets for each job, or torchrun for each rank.
+_OURS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+
+
+def run_card(case: Case) -> list[tuple[str, str]]:
+    """(of what, what), a few lines; none where the job was not recorded."""
+    if not any(e.identity.variables or e.identity.variables_at_init for e in case.ranks.values()):
+        return []
+    return [*_limits(case), *_variables(case), *_devices(case), *_switched_on(case)]
+
+
+def _limits(case: Case) -> Iterator[tuple[str, str]]:
+    said = Counter(_limit(group) for group in case.groups if group.timeout_s)
+    for text, count in list(said.items())[:_MOST_SETTINGS]:
+        yield "Limit", text if count == 1 else f"{text} ({count} groups)"
+
+
+def _limit(group: ProcessGroup) -> str:
+    at = group.timeout_set_at
+    who = "torch's default" if at is None else f"set at {at}"
+    return f"{duration(group.timeout_s or 0.0)} for {'the default group' if group.name == '0' else group}, {who}"
+
+
+def _variables(case: Case) -> Iterator[tuple[str, str]]:
+    """What is set for the communication, and by whom: before the job, by the launcher, or by the script."""
+    first = [e.identity for e in case.ranks.values() if e.identity.variables_at_init is not None]
+    if not first:
+        return
+    requested, identity = {**case.job.environment, **case.job.added}, first[0]
+    at_init = identity.variables_at_init or {}
+    for name in [n for n in sorted({*at_init, *identity.variables}) if n not in _OURS][:_MOST_SETTINGS]:
+        differing = {e.variables_at_init.get(name) for e in first if e.variables_at_init is not None}
+        if name in _QUIET and at_init.get(name) == requested.get(name):
+            continue
+        if len(differing) > 1:
+            yield "Variable", f"{name} differs between ranks: {', '.join(sorted(map(str, differing))[:4])}"
+        else:
+            who = _who(name, at_init, identity.variables, requested, case)
+            yield "Variable", f"{name}={at_init.get(name, '(removed)')}, {who}"
+    asked = [n for n in requested if n.startswith(("NCCL_", "TORCH_NCCL", "GLOO_"))]
+    for name in [n for n in asked if n not in at_init and n not in _OURS][:_MOST_SETTINGS]:
+        yield "Variable", f"{name}={requested[name]} was set for the job but did not reach the ranks"
+
+
+def _who(
+    name: str, at_init: Mapping[str, str], at_start: Mapping[str, str], requested: Mapping[str, str], case: Case
+) -> str:
+    if not at_start and name not in requested:
+        return "set by the launcher or the program"
+    if at_start and at_init.get(name) != at_start.get(name):
+        before = f", before it was {at_start[name]}" if name in at_start else ""
+        return f"set by the program before it created its first group{before}"
+    if name not in requested:
+        return "set by the launcher"
+    if at_init.get(name) != requested[name]:
+        return f"set by the launcher{'' if at_start else ' or the program'}; {requested[name]} was requested"
+    return "set by unhang run (--env, --debug-nccl)" if name in case.job.added else "as it was before the job"
+
+
+def _devices(case: Case) -> Iterator[tuple[str, str]]:
+    known = [(rank, e.identity) for rank, e in case.ranks.items() if e.identity.device is not None]
+    by_device = grouped(((identity.host, identity.device), rank) for rank, identity in known)
+    if by_device:
+        has_hosts = len({host for host, _ in by_device}) > 1
+        named = ((name_ranks(r, 4), f"{host} " if has_hosts else "", d) for (host, d), r in by_device.items())
+        told = [f"{who} on {host}cuda:{d}" for who, host, d in named]
+        yield "Devices", ", ".join(told[:_MOST_SETTINGS])
+
+
+def _switched_on(case: Case) -> Iterator[tuple[str, str]]:
+    identity = next(e.identity for e in case.ranks.values() if e.identity.variables or e.identity.variables_at_init)
+    kept = {**identity.variables, **(identity.variables_at_init or {})}.get(_OURS[0])
+    if kept:
+        is_asked = _OURS[0] in case.job.environment or _OURS[1] in case.job.environment
+        who = "as requested" if is_asked else "enabled by unhang run for this job"
+        yield "Flight recorder", f"the last {kept} calls of each rank, {who}"

@@ -216,10 +216,8 @@ def lines_text(lines: Lines) -> str:
         out += ["", "Advice and options in it, and what is true of each"]
     for advice in lines.advice:
         where = f"line {', '.join(map(str, advice.lines[:3]))}"
-        out += [
-            f"  {advice.name} ({where})",
-            *_indented(textwrap.fill(f"  {advice.truth}", room(108) - 2, subsequent_indent="  ")),
-        ]
+        truth = textwrap.fill(f"  {advice.truth}", room(108) - 2, subsequent_indent="  ")
+        out += [f"  {advice.name} ({where})", *_indented(truth)]
     alone = [rule for known in lines.known for rule in known.leads_to]
     together = [rule for rule, _ in lines.together]
     if together and (lines.line_count > 1 or set(together) - set(alone)):
@@ -286,10 +284,8 @@ def tree_text() -> str:
             out += [f"   - {answer.text}" + (f"  -> question {numbers[answer.then]}" if answer.then else "")]
             out += [f"       {_one_line(rule)}" for rule in leaves(question, answer)]
             out += [f"       {cause}: {CAUSES[cause]} (no rule yet)" for cause in without_rule(answer)]
-    out += [
-        "",
-        "A rule in full: unhang explain RULE. The evidence: unhang run -- COMMAND..., or unhang diagnose PATH...",
-    ]
+    ways = "A rule in full: unhang explain RULE. The evidence: unhang run -- COMMAND..., or unhang diagnose PATH..."
+    out += ["", ways]
     return "\n".join(out).lstrip("\n") + "\n"
 
 
@@ -351,9 +347,8 @@ def message_text(message: Message) -> list[str]:
     """Its lines, each with the name of what it tells."""
     row = message.row
     if row is None:
-        return [
-            f"  emitter     {message.emitter.name} (layer: {message.emitter.layer}); the message itself is not in the catalogue"
-        ]
+        emitter = message.emitter
+        return [f"  emitter     {emitter.name} (layer: {emitter.layer}); the message itself is not in the catalogue"]
     since = f", versions {row.versions}" if row.versions else ""
     facts = [
         ("emitter", f"{row.emitter} (layer: {row.layer}){since}"),
@@ -362,12 +357,10 @@ def message_text(message: Message) -> list[str]:
         ("cause", f"{row.cause}: {CAUSES[row.cause]}" if row.cause else ""),
         ("do first", row.fix),
     ]
-    return [
-        line
-        for name, fact in facts
-        if fact
-        for line in textwrap.wrap(printable(fact), room(), initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
-    ]
+    lines: list[str] = []
+    for name, fact in facts:
+        lines += textwrap.wrap(printable(fact), room(), initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
+    return lines
 
 
 def message_json(message: Message) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
+_MOST_VERBATIM = 60
 STYLES: Mapping[str, str] = {
     "bad": "1;31",
     "good": "1;32",
@@ -142,13 +143,18 @@ class Paper:
             start = head if number == 0 else tail
             self.line(start, (line[len(start) :], style))
 
-    def verbatim(self, text: str, indent: int = 4, most: int = 60) -> None:
-        """Lines as they are (a patch, a command); plus and minus lines in colour."""
+    def more(self, count: int, what: str = "", indent: int = 2) -> None:
+        """How many are not shown, where there are any."""
+        if count > 0:
+            self.line((f"... and {count} more {what}".rstrip(), "dim"), indent=indent)
+
+    def verbatim(self, text: str, indent: int) -> None:
+        """Lines as they are (a patch, a command), no more than a few dozen; plus and minus lines in colour."""
         lines = printable(text, keep="\n\t", most=20_000).rstrip("\n").split("\n")
-        for line in lines[:most]:
+        for line in lines[:_MOST_VERBATIM]:
             self.line((line, {"+": "add", "-": "drop"}.get(line[:1], "")), indent=indent)
-        if len(lines) > most:
-            self.line((f"... {len(lines) - most} more lines", "dim"), indent=indent)
+        if len(lines) > _MOST_VERBATIM:
+            self.line((f"... {len(lines) - _MOST_VERBATIM} more lines", "dim"), indent=indent)
 
     def table(self, rows: Iterable[tuple[str, ...]], indent: int = 2) -> None:
         """Columns as wide as their widest cell; the last one is free."""

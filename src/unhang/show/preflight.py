@@ -11,9 +11,8 @@ from unhang.model import Case, Diagnosis, Finding, Verdict
 from unhang.read.environment import Variable, beliefs, tables, variables
 from unhang.rules.env import EnvVerdict
 from unhang.rules.registry import all_rules
-from unhang.show.headline import undecided
 from unhang.show.paper import Paper, duration, printable, text_width
-from unhang.show.report_json import encoded, evidence_json
+from unhang.show.verdict import encoded, evidence_json, fields, undecided
 
 _STYLES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
 _MOST = 100
@@ -99,8 +98,7 @@ def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool =
 def _findings(paper: Paper, findings: Sequence[Finding], show: Callable[[Paper, Finding], None], most: int) -> None:
     for finding in findings[:most]:
         show(paper, finding)
-    if len(findings) > most:
-        paper.line((f"... and {len(findings) - most} more findings", "dim"))
+    paper.more(len(findings) - most, "findings", indent=0)
 
 
 def _finding(paper: Paper, finding: Finding) -> None:
@@ -191,7 +189,7 @@ def _env_line(verdict: EnvVerdict) -> str:
     return f"{_count_findings(verdict.findings)} on {looked_at}"
 
 
-def render_env(verdict: EnvVerdict, unreadable: Sequence[str] = (), color: bool = False) -> str:
+def render_env(verdict: EnvVerdict, unreadable: Sequence[str], color: bool) -> str:
     """The report as text, the worst finding first; without findings it is one line."""
     paper = Paper(color, text_width())
     badge, style = ("ENV", "warn") if verdict.findings else ("CLEAN", "good")
@@ -206,28 +204,21 @@ def _setting(paper: Paper, finding: Finding) -> None:
     for line in finding.evidence[:_MOST_EVIDENCE]:
         where = f"{finding.location.file}:{line.line}" if finding.location and line.line else line.source
         paper.line((f"{where}  {line.text}", "dim"), indent=10)
-    if len(finding.evidence) > _MOST_EVIDENCE:
-        paper.line((f"... and {len(finding.evidence) - _MOST_EVIDENCE} more places", "dim"), indent=10)
+    paper.more(len(finding.evidence) - _MOST_EVIDENCE, "places", indent=10)
     _remedies(paper, finding)
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    place = finding.location
     return {
-        "id": finding.id,
-        "rule": finding.rule,
-        "cause": finding.cause,
-        "severity": finding.severity,
-        "title": finding.title,
-        "confidence": finding.confidence,
-        "location": place and {"file": place.file, "line": place.line},
+        **fields(finding, "id", "rule", "cause", "severity", "title", "confidence"),
+        "location": finding.location and fields(finding.location, "file", "line"),
         "because": finding.because,
         "evidence": evidence_json(finding),
         "fixes": [{"title": f.title, **f.changes, "verify": f.verify, "undo": f.undo} for f in finding.fixes],
     }
 
 
-def env_json(verdict: EnvVerdict, unreadable: Sequence[str] = ()) -> bytes:
+def env_json(verdict: EnvVerdict, unreadable: Sequence[str]) -> bytes:
     """The report as UTF-8 JSON."""
     report = {
         "schema": ENV_SCHEMA,
@@ -241,10 +232,10 @@ def env_json(verdict: EnvVerdict, unreadable: Sequence[str] = ()) -> bytes:
 
 
 def _tables() -> list[dict[str, Any]]:
-    return [{"library": t.library, "version": t.version, "read_from": t.read_from} for t in tables()]
+    return [fields(table, "library", "version", "read_from") for table in tables()]
 
 
-def render_list(chosen: Sequence[Variable], color: bool = False) -> str:
+def render_list(chosen: Sequence[Variable], color: bool) -> str:
     """The reference as text: first what has a meaning, then names of which only the existence is known."""
     paper = Paper(color, text_width())
     known = [v for v in chosen if v.meaning]
@@ -278,7 +269,7 @@ _OPTIONAL = {"default": "default", "since": "since", "until": "until", "renamed_
 def list_json(chosen: Sequence[Variable]) -> bytes:
     """The reference as UTF-8 JSON."""
     entries = [
-        {"name": v.name, "library": v.library, "type": v.type, "accepts": v.accepts}
+        fields(v, "name", "library", "type", "accepts")
         | {key: getattr(v, name) or None for key, name in _OPTIONAL.items()}
         for v in chosen
     ]

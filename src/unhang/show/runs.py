@@ -17,9 +17,8 @@ from unhang.read import ReadDumps
 from unhang.read.gathered import Progress
 from unhang.read.given import Opened
 from unhang.read.runs import Job, began_ns
-from unhang.show.headline import headline
 from unhang.show.paper import Paper, duration, text_width
-from unhang.show.report_json import encoded
+from unhang.show.verdict import encoded, headline
 
 if TYPE_CHECKING:
     from unhang.analyze.compare import Comparison, GroupChange, OpUse, StepTime
@@ -104,7 +103,7 @@ def run_list_json(runs: Sequence[ListedRun]) -> bytes:
 
 def _fields(run: ListedRun) -> dict[str, object]:
     found = run.diagnosis
-    first = found.findings[0] if found and found.findings else None
+    first = found and found.first
     return {
         "paths": run.paths,
         "started": datetime.fromtimestamp(run.started_ns / 1e9, UTC).isoformat(timespec="seconds"),
@@ -154,15 +153,10 @@ def _speed(found: Comparison) -> str:
     return f"this run is {ratio:.2f} times slower" if ratio > 1 else f"this run is {1 / ratio:.2f} times faster"
 
 
-def _call(what: str, place: str) -> str:
-    return (what or "no call") + (f" at {place}" if place else "")
-
-
 def _divergence(d: Divergence) -> str:
     shows_places = d.is_place or (d.our_place and d.their_place and d.our_place != d.their_place)
-    ours, theirs = (
-        _call(what, place if shows_places else "") for what, place in ((d.ours, d.our_place), (d.theirs, d.their_place))
-    )
+    sides = ((d.ours, d.our_place), (d.theirs, d.their_place))
+    ours, theirs = ((what or "no call") + (f" at {at}" if at and shows_places else "") for what, at in sides)
     return f"{name_ranks(d.ranks)}: at #{d.seq} of {d.group} {ours} against {theirs}"
 
 
@@ -195,17 +189,8 @@ def _step(step: StepTime | None) -> str:
 
 
 def _use_row(use: OpUse) -> tuple[str, ...]:
-    calls = f"{use.our_calls:g} against {use.their_calls:g}"
-    return (
-        f"{use.op} of {use.desc}",
-        f"{calls} calls per rank",
-        f"{use.our_rate:.3g} against {use.their_rate:.3g} per second",
-    )
-
-
-def _more(paper: Paper, count: int) -> None:
-    if count > _MOST:
-        paper.line((f"... and {count - _MOST} more", "dim"), indent=2)
+    calls = f"{use.our_calls:g} against {use.their_calls:g} calls per rank"
+    return f"{use.op} of {use.desc}", calls, f"{use.our_rate:.3g} against {use.their_rate:.3g} per second"
 
 
 def _runs(paper: Paper, found: Comparison) -> None:
@@ -230,23 +215,23 @@ def _program(paper: Paper, found: Comparison) -> None:
         paper.prose("The first call of each rank that differs: this run against the other.", style="dim")
         for d in found.divergences[:_MOST]:
             paper.prose(_divergence(d), lead="- ")
-        _more(paper, len(found.divergences))
+        paper.more(len(found.divergences) - _MOST)
     if found.groups:
         paper.heading("Process groups that differ")
         for change in found.groups[:_MOST]:
             paper.prose(_group(change), lead="- ")
-        _more(paper, len(found.groups))
+        paper.more(len(found.groups) - _MOST)
     if found.sizes:
         paper.heading("Sizes that differ")
         paper.table(
             (f"{s.op} of {s.desc}", f"{_values(s.ours)} against {_values(s.theirs)}") for s in found.sizes[:_MOST]
         )
-        _more(paper, len(found.sizes))
+        paper.more(len(found.sizes) - _MOST)
 
 
-def render_comparison(found: Comparison, color: bool = False) -> str:
+def render_comparison(found: Comparison) -> str:
     """The comparison as text, without a final newline."""
-    paper = Paper(color, text_width())
+    paper = Paper(False, text_width())
     verdict = "DIFFERENT" if not found.is_same_program else "SAME" if found.compared else "UNKNOWN"
     paper.line((verdict, "good" if verdict == "SAME" else "warn"), "  ", (_answer(found), "strong"))
     paper.prose(f"{found.compared} calls are in both recordings, matched by group and sequence number.", style="dim")
@@ -255,7 +240,7 @@ def render_comparison(found: Comparison, color: bool = False) -> str:
     if found.uses:
         paper.heading("Recorded calls of each rank")
         paper.table(_use_row(use) for use in found.uses[:_MOST])
-        _more(paper, len(found.uses))
+        paper.more(len(found.uses) - _MOST)
     return str(paper).rstrip("\n")
 
 

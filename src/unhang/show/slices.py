@@ -3,12 +3,10 @@
 Perfetto drops a slice that overlaps another one of its track without lying within it. Calls in flight at once are therefore
 dealt out to up to LANES tracks of the group, and begin no earlier than the call before them on their track ended.
 
-Legend of shapes: N calls, S segments (the calls of one rank in one channel; a channel is a group and a direction).
-
 Slices of one kind come together: each is a row of bytes with what the kind shares, encoded once, and its numbers, padded
 with blanks.
 
-Legend of shapes: N slices.
+Legend of shapes: N calls or slices, S segments (the calls of one rank in one channel; a channel is a group and a direction).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from unhang.model import (
     CallState,
     Case,
     CollectiveCall,
+    CollectiveTable,
     Finding,
     Frame,
     Location,
@@ -23,7 +24,7 @@ from unhang.model import (
     user_frames,
 )
 from unhang.model.findings import name_ranks
-from unhang.numeric import np
+from unhang.numeric import np, npt
 
 Frames = tuple[Frame, ...]
 _MOST_NATIVE = 12
@@ -89,15 +90,11 @@ def _at(frames: Frames) -> str:
     return f" at {_place(user[0])}" if user else ""
 
 
-def _group_index(case: Case, finding: Finding) -> int | None:
-    name = (finding.process_group or {}).get("pg_name")
-    return next((i for i, g in enumerate(case.calls.groups) if g.name == name), None)
-
-
 def expected_call(case: Case, finding: Finding) -> CollectiveCall | None:
     """The call that the culprit did not make, as one of its peers made it."""
-    group, seq = _group_index(case, finding), (finding.collective or {}).get("seq")
+    name, seq = (finding.process_group or {}).get("pg_name"), (finding.collective or {}).get("seq")
     table = case.calls
+    group = next((i for i, g in enumerate(table.groups) if g.name == name), None)
     if group is None or not isinstance(seq, int) or not len(table):
         return None
     mask = (table["group"] == group) & (table["seq"] == seq) & ~np.isin(table["rank"], finding.culprit_ranks)
@@ -224,17 +221,21 @@ def last_calls(case: Case) -> tuple[LastCall, ...]:
     table = case.calls
     if not len(table):
         return ()
-    rank_N = table["rank"]
-    order = np.lexsort((table["record_id"], rank_N))
-    ends = order[np.flatnonzero(np.diff(rank_N[order], append=rank_N[order[-1]] + 1))]
     found: dict[tuple[str, str], list[int]] = {}
-    for row in ends:
+    for row in _last_rows(table):
         group = table.groups[int(table["group"][row])]
         what = f"{table.ops[int(table['op'][row])]} #{int(table['seq'][row])} of {group}"
         state = CallState(int(table["state"][row])).name.lower()
-        found.setdefault((what, state), []).append(int(rank_N[row]))
+        found.setdefault((what, state), []).append(int(table["rank"][row]))
     calls = [LastCall(what, state, tuple(ranks)) for (what, state), ranks in found.items()]
     return tuple(sorted(calls, key=lambda c: (-len(c.ranks), c.ranks)))
+
+
+def _last_rows(table: CollectiveTable) -> npt.NDArray[np.int64]:
+    """The row of the last call of each rank."""
+    order = np.lexsort((table["record_id"], table["rank"]))
+    rank_N = table["rank"][order]
+    return order[np.flatnonzero(np.diff(rank_N, append=rank_N[-1] + 1))]
 
 
 _MOST_BYTES = 1_000_000
@@ -324,9 +325,7 @@ def _last_calls(case: Case) -> dict[int, tuple[str, tuple[Frame, ...]]]:
     calls = case.calls
     if not len(calls):
         return {}
-    order = np.lexsort((calls["record_id"], calls["rank"]))
-    rank_N = calls["rank"][order]
-    ends = order[np.flatnonzero(np.diff(rank_N, append=rank_N[-1] + 1))]
+    ends = _last_rows(calls)
     columns = [calls[name][ends].tolist() for name in ("rank", "op", "seq", "group", "state", "frames")]
     names = [str(group) for group in calls.groups]
     found = {}
@@ -338,7 +337,7 @@ def _last_calls(case: Case) -> dict[int, tuple[str, tuple[Frame, ...]]]:
 
 def _line(evidence: RankEvidence | None, called: Sequence[Frame]) -> str:
     user = user_frames(frames_of(evidence)[1]) or user_frames(called)
-    return f"{user[0].file.rsplit('/', 1)[-1]}:{user[0].line} in {user[0].function}()" if user else ""
+    return f"{user[0]}()" if user else ""
 
 
 def rank_rows(case: Case, waits: WaitsFor) -> list[tuple[int, str, int | None, str, str, str, int | None]]:
@@ -352,18 +351,11 @@ def rank_rows(case: Case, waits: WaitsFor) -> list[tuple[int, str, int | None, s
         under_way = [p for p in (evidence.pending if evidence else ()) if p.ended_ns is None]
         if under_way:
             call = f"{under_way[-1].kind} #{under_way[-1].index}, started"
-        bytes_held = evidence.state.rss_bytes if evidence and evidence.state else None
-        rows.append(
-            (
-                rank,
-                evidence.identity.host if evidence else "",
-                evidence.identity.pid if evidence else None,
-                _state(rank, evidence, case, waiting, awaited),
-                call,
-                _line(evidence, frames),
-                None if bytes_held is None else round(bytes_held / 1e6),
-            )
-        )
+        held = evidence.state.rss_bytes if evidence and evidence.state else None
+        host, pid = (evidence.identity.host, evidence.identity.pid) if evidence else ("", None)
+        state = _state(rank, evidence, case, waiting, awaited)
+        megabytes = None if held is None else round(held / 1e6)
+        rows.append((rank, host, pid, state, call, _line(evidence, frames), megabytes))
     return rows
 
 

@@ -13,13 +13,13 @@ from unhang.show.course import (
     course_lines,
     is_remarkable,
     limit_in_words,
+    run_card,
     stop_in_words,
     stop_of,
 )
-from unhang.show.headline import certainty, ended, filled, headline, undecided
 from unhang.show.paper import Paper, duration
-from unhang.show.report_json import run_card
 from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, native_rows, short_place
+from unhang.show.verdict import certainty, ended, filled, headline, undecided
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
 _MOST_ROOTS, _MOST_FRAMES = 3, 4
@@ -36,19 +36,14 @@ _BADGE = {
 
 def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> None:
     style = "warn" if diagnosis.word != diagnosis.outcome else _BADGE.get(diagnosis.outcome, "warn")
-    parts: list[str | tuple[str, str]] = [
-        (diagnosis.word.upper(), style),
-        "  ",
-        (headline(diagnosis, case, waits), "strong"),
-    ]
-    if diagnosis.findings:
-        parts.append((f"  [{certainty(diagnosis.findings[0])}]", "dim"))
-    paper.folded(parts, len(diagnosis.word) + 2)
+    said = (headline(diagnosis, case, waits), "strong")
+    sure = [(f"  [{certainty(diagnosis.first)}]", "dim")] if diagnosis.first else []
+    paper.folded([(diagnosis.word.upper(), style), "  ", said, *sure], len(diagnosis.word) + 2)
 
 
-def first_line(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False) -> str:
+def first_line(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     """The answer in one line."""
-    paper = Paper(color, 100)
+    paper = Paper(False, 100)
     _first_line(paper, diagnosis, case, waits)
     return str(paper).rstrip("\n")
 
@@ -57,7 +52,7 @@ def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
     """When and where it stood, what it was, what it would have cost: each said once."""
     job, hang = diagnosis.job, diagnosis.hang
     code = f"exit code {job.exit_code}" if job.exit_code is not None else ""
-    stop = stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))
+    stop = stop_in_words(stop_of(case, diagnosis.first))
     if hang is None:
         course = [" ".join(filter(None, (code, stop)))]
     elif hang.kind == "stalled":
@@ -85,11 +80,6 @@ def _table(paper: Paper, heading: str, lines: Sequence[tuple[str, str]]) -> None
         paper.table(lines)
 
 
-def _why(paper: Paper, finding: Finding) -> None:
-    paper.heading("Why")
-    paper.prose(finding.because)
-
-
 def _wait_line(node: WaitNode, case: Case, is_over: bool) -> list[tuple[str, str, str]]:
     who = count_ranks(node.ranks)
     if not node.waits:
@@ -108,11 +98,8 @@ def _wait_line(node: WaitNode, case: Case, is_over: bool) -> list[tuple[str, str
 def _is_over(diagnosis: Diagnosis) -> bool:
     """Whether the job has ended: all but one that is looked at from outside while it runs."""
     looked_at = diagnosis.outcome in (Outcome.STALLED, Outcome.MOVES)
-    return (
-        diagnosis.job.exit_code is not None
-        and not looked_at
-        and not (diagnosis.hang and diagnosis.hang.kind == "stalled")
-    )
+    is_stalled = diagnosis.hang is not None and diagnosis.hang.kind == "stalled"
+    return diagnosis.job.exit_code is not None and not looked_at and not is_stalled
 
 
 def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor, case: Case, is_over: bool) -> None:
@@ -121,9 +108,7 @@ def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor, case: Case, is_over:
     paper.heading("Who waited for whom" if is_over else "Who waits for whom")
     lines = [line for node in graph.nodes for line in _wait_line(node, case, is_over)]
     paper.table(lines[:_MOST])
-    hidden = len({line[0] for line in lines[_MOST:]}) + graph.left_out
-    if hidden:
-        paper.line((f"... and {hidden} more sets of ranks", "dim"), indent=2)
+    paper.more(len({line[0] for line in lines[_MOST:]}) + graph.left_out, "sets of ranks")
     for cycle in waits.cycles[:3]:
         verb, can = ("waited", "could") if is_over else ("wait", "can")
         paper.prose(f"A cycle: {name_ranks(cycle)} {verb} for each other; it {can} never end.")
@@ -155,12 +140,16 @@ def _stack(paper: Paper, shown: ShownStack, lead: str = "", is_over: bool = Fals
     _frames(paper, frames[-40:])
 
 
+def _where(paper: Paper) -> None:
+    paper.heading("Where")
+    paper.line(("most recent call last; > is your code", "dim"), indent=2)
+
+
 def _stacks(paper: Paper, case: Case, finding: Finding, is_over: bool) -> None:
     culprit, expected = compared(case, finding)
     if culprit is None and expected is None:
         return
-    paper.heading("Where")
-    paper.line(("most recent call last; > is your code", "dim"), indent=2)
+    _where(paper)
     if culprit:
         _stack(paper, culprit, is_over=is_over)
     if expected:
@@ -172,8 +161,7 @@ def _late_stacks(paper: Paper, case: Case, waits: WaitsFor) -> None:
     found = [(rank, *frames_of(case.ranks.get(rank))) for rank in waits.roots]
     shown = [ShownStack(f"rank {rank} {how}", (rank,), frames[::-1]) for rank, how, frames in found if frames]
     if shown:
-        paper.heading("Where")
-        paper.line(("most recent call last; > is your code", "dim"), indent=2)
+        _where(paper)
     for stack in shown[:_MOST_ROOTS]:
         _stack(paper, stack)
 
@@ -183,8 +171,7 @@ def _evidence(paper: Paper, lines: Sequence[EvidenceLine]) -> None:
         return
     paper.heading("Evidence")
     paper.table((line.source, line.text) for line in lines[:_MOST])
-    if len(lines) > _MOST:
-        paper.line((f"... and {len(lines) - _MOST} more lines", "dim"), indent=2)
+    paper.more(len(lines) - _MOST, "lines")
 
 
 def _fix(paper: Paper, number: int, fix: Fix, job: Job) -> None:
@@ -225,8 +212,7 @@ def _others(paper: Paper, findings: Sequence[Finding]) -> None:
         for finding in members[:_MOST]:
             after = f", follows from {finding.consequence_of}" if finding.consequence_of else ""
             paper.prose(f"{finding.title}  [{certainty(finding)}{after}]", lead="- ")
-        if len(members) > _MOST:
-            paper.line((f"... and {len(members) - _MOST} more", "dim"), indent=2)
+        paper.more(len(members) - _MOST)
 
 
 def _shown(paper: Paper, case: Case, diagnosis: Diagnosis) -> None:
@@ -246,9 +232,9 @@ def _deciding(paper: Paper, case: Case, diagnosis: Diagnosis) -> None:
     reasons = undecided(diagnosis)
     if case.log and not (case.ranks or len(case.calls) or diagnosis.job.command):
         moves = diagnosis.outcome is Outcome.MOVES
-        paper.heading("If it stands all the same" if moves else "What would decide it")
-        paper.prose("A hang right behind the last line prints nothing more." if moves else "A log alone tells no more.")
-        paper.prose("If it still runs, unhang attach looks at it from outside, and it goes on.")
+        paper.heading("If it hangs all the same" if moves else "What would decide it")
+        paper.prose("A hang right after the last line prints nothing." if moves else "A log alone tells no more.")
+        paper.prose("If it still runs, unhang attach inspects it from outside; the job goes on.")
         paper.prose("The next run records calls and stacks of all ranks if it is started with: unhang run -- COMMAND")
         return
     if reasons:
@@ -273,7 +259,7 @@ def _next_steps(paper: Paper, steps: Sequence[NextStep]) -> None:
 
 def _attempts(paper: Paper, diagnosis: Diagnosis) -> None:
     """How each attempt before the last ended."""
-    shown = diagnosis.findings[0].attempt if diagnosis.findings else None
+    shown = diagnosis.first and diagnosis.first.attempt
     others = [attempt for attempt in diagnosis.earlier if attempt.number != shown]
     if others:
         paper.heading("Earlier attempts")
@@ -289,8 +275,7 @@ def _missing(paper: Paper, diagnosis: Diagnosis) -> None:
         return
     paper.heading("Missing evidence")
     paper.table((a.what, a.reason) for a in absent[:_MOST])
-    if len(absent) > _MOST:
-        paper.line((f"... and {len(absent) - _MOST} more", "dim"), indent=2)
+    paper.more(len(absent) - _MOST)
 
 
 def _notes(paper: Paper, notes: Sequence[str]) -> None:
@@ -322,10 +307,10 @@ def render_text(
         _notes(paper, [found.remark for found in diagnosis.remarks])
         return str(paper)
     _facts(paper, diagnosis, case)
-    if diagnosis.findings:
-        first = diagnosis.findings[0]
+    if first := diagnosis.first:
         seen = case.of_attempt(first.attempt)
-        _why(paper, first)
+        paper.heading("Why")
+        paper.prose(first.because)
         if not diagnosis.next_steps:  # which say the same, and more
             _fixes(paper, first, diagnosis.job)
         if seen is case:

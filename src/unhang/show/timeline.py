@@ -138,17 +138,16 @@ def _numbered(texts: Sequence[str]) -> tuple[Ints, list[str]]:
 
 def _of_table(table: CollectiveTable, rows: Ints) -> tuple[_Calls, list[dict[str, str]]]:
     kind_N, kinds = _kinds(table, rows)
-    columns = {name: table[name][rows].astype(np.int64) for name in ("rank", "created_ns", "completed_ns", "seq")}
-    calls = _Calls(
-        rank=columns["rank"],
-        start=columns["created_ns"],
-        finish=columns["completed_ns"],
-        seq=columns["seq"],
-        kind=kind_N,
-        peer=table["peer"][rows].astype(np.int64),
-        state=table["state"][rows].astype(np.int64),
-    )
-    return calls, kinds
+    of = {
+        "rank": "rank",
+        "start": "created_ns",
+        "finish": "completed_ns",
+        "seq": "seq",
+        "peer": "peer",
+        "state": "state",
+    }
+    columns = {field: table[name][rows].astype(np.int64) for field, name in of.items()}
+    return _Calls(kind=kind_N, **columns), kinds
 
 
 def _pending(case: Case) -> list[tuple[int, PendingCall]]:
@@ -174,7 +173,6 @@ def _with_pending(calls: _Calls, kinds: list[dict[str, str]], case: Case) -> _Ca
         about = (call.kind, call.group, call.detail, str(user[0]) if user else "")
         own.append(len(kinds) + numbers.setdefault(about, len(numbers)))
     kinds.extend(dict(zip(("op", "group", "sizes", "at"), about, strict=True)) for about in numbers)
-    state = [CallState.COMPLETED if call.ended_ns else CallState.STARTED for _, call in pending]
     more = {
         "rank": [rank for rank, _ in pending],
         "start": [call.started_ns for _, call in pending],
@@ -182,7 +180,7 @@ def _with_pending(calls: _Calls, kinds: list[dict[str, str]], case: Case) -> _Ca
         "seq": [call.index for _, call in pending],
         "kind": own,
         "peer": [-1 if call.peer is None else call.peer for _, call in pending],
-        "state": [int(s) for s in state],
+        "state": [int(CallState.COMPLETED if call.ended_ns else CallState.STARTED) for _, call in pending],
     }
     joined = {k: np.concatenate((getattr(calls, k), np.array(v, dtype=np.int64))) for k, v in more.items()}
     order = np.lexsort((joined["start"], joined["rank"]))
@@ -221,10 +219,7 @@ def _ends(calls: _Calls, until_N: Ints, last_ns: int) -> tuple[Ints, Ints]:
 def _events(case: Case) -> list[tuple[int, int, str, str]]:
     """(rank, time in ns, kind, text) of errors and exits."""
     found: list[tuple[int, int, str, str]] = []
-    for rank in case.world:
-        evidence = case.ranks.get(rank)
-        if evidence is None:
-            continue
+    for rank, evidence in ((r, case.ranks[r]) for r in case.world if r in case.ranks):
         if evidence.error and evidence.error.time_ns > 0:
             found.append((rank, evidence.error.time_ns, "error", evidence.error.text))
         timed = [h for h in evidence.handled[:8] if h.time_ns > 0]

@@ -19,10 +19,8 @@ class FoldedWait:
     """What every rank of a node waits for."""
 
     what: str
-    kind: str
     targets: tuple[int, ...]
     mismatch: bool
-    since_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def _fold(edges: Sequence[WaitEdge], ranks: Sequence[int]) -> tuple[FoldedWait, 
     for edge in sorted(edges, key=lambda e: e.since_ns or 0):  # the oldest is what holds the rank up
         among = edge.mismatch and not set(ranks).isdisjoint(edge.targets)
         targets = tuple(sorted({*edge.targets, *ranks})) if among else edge.targets
-        waits.append(FoldedWait(edge.what, edge.kind, targets, edge.mismatch, edge.since_ns))
+        waits.append(FoldedWait(edge.what, targets, edge.mismatch))
     return tuple(waits)
 
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
+from unhang.model import Case, Diagnosis, Finding, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import NO_HELP, fold_ranks, name_ranks
 from unhang.numeric import has_numpy, np, npt
 from unhang.read.environment import redact_text
@@ -36,10 +36,17 @@ from unhang.show.answer import (
     verdict,
     wait_rows,
 )
-from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
-from unhang.show.headline import certainties, certainty, filled, headline, issue_text, undecided
+from unhang.show.course import (
+    cost_in_words,
+    cost_of,
+    cost_of_step,
+    course_lines,
+    panels,
+    run_card,
+    stop_in_words,
+    stop_of,
+)
 from unhang.show.paper import duration, printable
-from unhang.show.report_json import run_card
 from unhang.show.stacks import (
     ShownStack,
     compared,
@@ -53,6 +60,7 @@ from unhang.show.stacks import (
     source_around,
 )
 from unhang.show.timeline import Timeline, timeline
+from unhang.show.verdict import certainties, certainty, filled, headline, issue_text, undecided
 from unhang.show.wait_graph import wait_graph
 
 View = dict[str, Any]
@@ -86,8 +94,7 @@ def _what_is_missing(diagnosis: Diagnosis) -> str:
 def _chips(diagnosis: Diagnosis) -> list[list[str]]:
     """[kind, label, value] of the short facts below the headline."""
     chips: list[list[str]] = []
-    if diagnosis.findings:
-        first = diagnosis.findings[0]
+    if first := diagnosis.first:
         if first.culprit_ranks:
             chips.append(["culprit", "culprit", name_ranks(first.culprit_ranks, 4)])
         if first.victim_ranks:
@@ -170,13 +177,11 @@ def _group_counts(case: Case) -> str:
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} other kinds" if len(shown) > 12 else "")
 
 
-def _found(hang: HangObservation) -> str:
-    after = "" if hang.detected_after_s is None else f"{duration(hang.detected_after_s)} after the onset: "
-    return after + (hang.reason or hang.kind)
-
-
 def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
-    hang = diagnosis.hang
+    hang, found = diagnosis.hang, ""
+    if hang:
+        after = "" if hang.detected_after_s is None else f"{duration(hang.detected_after_s)} after the onset: "
+        found = after + (hang.reason or hang.kind)
     rows = [
         ("Command", " ".join(job.command)),
         ("Ranks", f"{job.world_size or len(case.world):,}" + (f" on {job.nodes} nodes" if job.nodes > 1 else "")),
@@ -184,8 +189,8 @@ def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
         ("torch", job.torch_version),
         ("Started", _moment(job.started_ns) if job.started_ns > 0 else ""),
         ("Onset", f"{duration(hang.onset_s)} after the start" if hang and hang.onset_s is not None else ""),
-        ("Found", _found(hang) if hang else ""),
-        ("Stopped", stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))),
+        ("Found", found),
+        ("Stopped", stop_in_words(stop_of(case, diagnosis.first))),
         ("Cost", cost_in_words(cost_of(case))),
         ("Exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("Ended by", "unhang" if job.ended_by_us else ""),
@@ -247,7 +252,7 @@ def _useless(finding: Finding | None) -> list[View]:
 
 def _of_attempts(diagnosis: Diagnosis) -> list[Finding]:
     """Why each attempt before the last ended, but for the one that is told first."""
-    first = diagnosis.findings[0].attempt if diagnosis.findings else None
+    first = diagnosis.first and diagnosis.first.attempt
     return [f for a in diagnosis.earlier for f in a.findings[:1] if a.number != first]
 
 
@@ -276,7 +281,7 @@ def _clean(value: Any) -> Any:
 
 def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
     """Everything that the page shows, printable and bounded in size."""
-    first = diagnosis.findings[0] if diagnosis.findings else None
+    first = diagnosis.first
     culprits = first.culprit_ranks if first else ()
     left, right = compared(case.of_attempt(first.attempt), first) if first else (None, None)
     shared = _shared(left, right)
@@ -370,12 +375,10 @@ def render_html(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     data = page_data(diagnosis, case, waits)
     style = _asset("page.css")
     script = "\n".join(_asset(name) for name in _SCRIPTS)
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-    )
+    ours = f"script-src {_hash(script)}; style-src {_hash(style)}"
     slots = {
         **_static(data, diagnosis, case, waits),
-        "policy": policy,
+        "policy": f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'",
         "style": style,
         "data": _inert({name: data[name] for name in _FOR_SCRIPTS}),
         "script": script,

@@ -12,8 +12,8 @@ from unhang.model import Finding, Verdict
 from unhang.model.findings import name_ranks
 from unhang.show.paper import columns, duration, printable
 from unhang.show.preflight import JUnitCase, junit
+from unhang.verify import Check, Run, exit_code_of, failed, of_all_runs, passed, skipped
 from unhang.verify.expectations import WARM_UP_STEPS, Expectation
-from unhang.verify.runs import Check, Run, exit_code_of, failed, of_all_runs, passed, skipped
 from unhang.verify.step_times import Ratio, Spread, ratio_of_medians
 
 Z_95 = 1.959964
@@ -69,18 +69,12 @@ def enough(before: Sequence[Run], after: Sequence[Run]) -> str:
     if share.total > 1:
         luck = chance_of_luck(share, passes)
         is_sure = luck is not None and luck <= 1 - SURE
-        return f"by luck so many would pass with chance {100 * luck:.0f} %" if is_sure and luck is not None else ""
-    failed_s = [s for run in before if run.has_failed and (s := _failed_after_s(run))]
+        return f"the chance that so many pass by luck is {100 * luck:.0f} %" if is_sure and luck is not None else ""
+    failed_s = [s for run in before if run.has_failed and (s := run.failed_after_s)]
     lasted_s = sum(run.seconds or 0.0 for run in after)
     if failed_s and lasted_s >= _TIMES_AS_LONG * failed_s[0]:
         return f"{lasted_s:.0f} s without a failure, which had come after {failed_s[0]:.0f} s: {100 * SURE:.0f} % sure"
     return "" if failed_s or len(after) < MOST_RUNS else f"{len(after)} runs, and it is not known when the failure came"
-
-
-def _failed_after_s(run: Run) -> float | None:
-    """Seconds from the start of the job until ranks waited, or until it ended."""
-    hang = run.diagnosis.hang
-    return hang.onset_s if hang is not None and hang.onset_s else run.seconds
 
 
 @dataclass(frozen=True)
@@ -236,7 +230,9 @@ def headline(verified: Verified) -> str:
         other = next((check for check in verified.checks if check.name == "no_finding" and check.has_failed), None)
         if gone and other is not None:
             causes = " and ".join(verified.before.causes)
-            return f"NOT VERIFIED: {causes} is gone, and the job fails otherwise: {printable(other.reason, most=200)}"
+            return (
+                f"NOT VERIFIED: {causes} is gone, but the job fails in another way: {printable(other.reason, most=200)}"
+            )
         return f"NOT VERIFIED: {first.name}: {printable(first.reason, most=200)}"
     if code == 3:
         return "NOT JUDGED: the evidence does not suffice"
@@ -259,7 +255,7 @@ def verified_text(verified: Verified) -> str:
 
 
 def _luck(luck: float, least: float, runs: int) -> str:
-    text = f"a job that fails in {100 * least:.0f} % of its runs would pass {runs} run{'s' * (runs > 1)} in a row with chance {100 * luck:.0f} %"
+    text = f"a job that fails in {100 * least:.0f} % of its runs would pass {runs} run{'s' * (runs > 1)} in a row with a chance of {100 * luck:.0f} %"
     return f"{text}: repeat more often (--repeat) if the failure comes and goes" if luck > 0.05 else text
 
 
@@ -319,9 +315,6 @@ def verified_json(verified: Verified) -> str:
 
 def checks_junit(checks: Sequence[Check]) -> str:
     """JUnit XML: one test case for each check; a required one that was skipped is a failure."""
-    cases = [JUnitCase(c.name, _junit_kind(c), printable(c.reason)) for c in checks]
+    kinds = ["failure" if c.has_failed else "skipped" if c.verdict is Verdict.SKIPPED else "" for c in checks]
+    cases = [JUnitCase(c.name, kind, printable(c.reason)) for c, kind in zip(checks, kinds, strict=True)]
     return junit(cases, "unhang verify", "unhang.verify")
-
-
-def _junit_kind(check: Check) -> str:
-    return "failure" if check.has_failed else "skipped" if check.verdict is Verdict.SKIPPED else ""

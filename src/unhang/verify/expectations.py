@@ -5,7 +5,6 @@ What the evidence does not show is skipped.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from bisect import bisect_left
@@ -15,9 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from unhang.errors import WrongUsage
+from unhang.errors import WrongUsage, did_you_mean
 from unhang.model import CAUSES, LogEvent, Outcome
-from unhang.verify.runs import BAD_ENDS, Check, Run, failed, passed, read_toml, skipped
+from unhang.verify import BAD_ENDS, Check, Run, failed, passed, read_toml, skipped
 
 Settings = Mapping[str, Any]
 
@@ -354,5 +353,4 @@ def _expectation(name: str, settings: dict[str, Any], where: str) -> Expectation
 
 def _nearest(word: str, names: Iterable[str]) -> str:
     known = list(names)
-    near = difflib.get_close_matches(word, known, 1, 0.5)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+    return did_you_mean(word, known, 0.5) or f"; there are {', '.join(known)}"

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unhang.errors import UnhangError, UnreadableInput, WrongUsage
+from unhang.errors import UnhangError, WrongUsage, did_you_mean
+from unhang.inside.inject import FAULTS, read_events
 from unhang.model import CAUSES
 from unhang.model.findings import name_ranks
 from unhang.show.paper import duration
+from unhang.verify import Check, HowToRun, Run, exit_code_of, failed, make_run, passed, read_toml, skipped
 from unhang.verify.before_after import Share, checks_text
-from unhang.verify.runs import Check, HowToRun, Run, exit_code_of, failed, make_run, passed, read_toml, skipped
 
 SCHEMA = "unhang.soak/1"
 _INJECT = (sys.executable, "-m", "unhang", "inject")
-_LIST_LIMIT_S = 60
 _ENTRY = re.compile(r"\s*([^@]+?)@(\d+(?:\.\d+)?)\s*(?:[,;]|$)")
 
 MakeRun = Callable[[Sequence[str], Path, HowToRun], Run]
@@ -59,20 +56,8 @@ class Stretch:
 
 
 def known_faults() -> dict[str, str]:
-    """The faults that `unhang inject` knows, with the cause that each must be given; "" for those without effect.
-
-    Blocks: up to a minute.
-
-    Raises:
-        UnreadableInput: it does not say.
-    """
-    try:
-        listed = subprocess.run(
-            [*_INJECT, "--list", "--format", "json"], capture_output=True, timeout=_LIST_LIMIT_S, check=True
-        )
-        return {str(f["name"]): str(f["expected_cause"] or "") for f in json.loads(listed.stdout)["faults"]}
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        raise UnreadableInput(f"'unhang inject --list' does not tell which faults there are ({error})") from None
+    """The faults that `unhang inject` knows, with the cause that each must be given; "" for those without effect."""
+    return {fault.name: fault.cause for fault in FAULTS.values()}
 
 
 def read_schedule(text: str, known: Mapping[str, str], soak_s: float) -> tuple[ScheduledFault, ...]:
@@ -108,8 +93,7 @@ def _scheduled(entry: Mapping[str, Any], known: Mapping[str, str], soak_s: float
         raise WrongUsage("a fault of the schedule needs fault (a text) and at_minute (a number)")
     name = fault.partition(":")[0].strip().replace("-", "_")
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1, 0.5)
-        raise WrongUsage(f"there is no fault {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        raise WrongUsage(f"there is no fault {name!r}{did_you_mean(name, known, 0.5)}")
     if not (math.isfinite(minute) and 0 <= minute * 60 < soak_s):
         raise WrongUsage(f"{fault} at minute {minute:g} does not lie within the {soak_s / 60:g} minutes of the soak")
     if cause is not None and cause not in CAUSES:
@@ -164,12 +148,7 @@ def _run_stretch(stretch: Stretch, command: Sequence[str], folder: Path, how: Ho
 
 
 def _events(record: Path) -> list[dict[str, Any]]:
-    events = []
-    with suppress(OSError):
-        for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError):  # cut short by the end of its process
-                events.append(json.loads(line))
-    return [e for e in events if isinstance(e, dict) and e.get("event", "happened") == "happened"]
+    return [e for e in read_events(record) if isinstance(e, dict) and e.get("event", "happened") == "happened"]
 
 
 def soak_checks(stretches: Sequence[Stretch]) -> list[Check]:

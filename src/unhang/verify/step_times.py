@@ -16,6 +16,7 @@ from unhang.errors import UnhangError
 from unhang.numeric import np
 from unhang.read.page import HEADER, MAGIC, read_page
 from unhang.watch.process import children_of
+from unhang.watch.process_tree import stat_of
 
 SCHEMA = "unhang.steps/1"
 FILE = "steps.json"
@@ -155,11 +156,9 @@ class StepWatch:
 
 def _cpu_s(folder: Path) -> float | None:
     """Processor time of the process of a rank so far; None once it is gone."""
-    try:
-        fields = Path("/proc", folder.name.rsplit("-", 1)[1], "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-    except (OSError, ValueError, IndexError):
-        return None
+    pid = folder.name.rpartition("-")[2]
+    fields = stat_of(int(pid)) if pid.isdecimal() else None
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else None
 
 
 def job_of(pid: int) -> tuple[int, Path] | None:
@@ -220,7 +219,7 @@ def ratio_of_medians(
 ) -> Ratio | None:
     """Compares the steps of several runs; each inner sequence is one run. None where one side has no steps.
 
-    Steps of one run hang together, so that whole runs are resampled where both sides have three of them.
+    Steps of one run depend on each other, so that whole runs are resampled where both sides have three of them.
     """
     runs = [[np.asarray(run[:_MOST_VALUES]) for run in side if len(run)] for side in (before, after)]
     if not all(runs):

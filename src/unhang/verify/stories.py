@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import unhang
-from unhang.errors import UnreadableInput, WrongUsage
+from unhang import verify
+from unhang.errors import UnreadableInput, WrongUsage, did_you_mean
 from unhang.model import Outcome
 from unhang.model.findings import name_ranks
-from unhang.verify import runs
+from unhang.verify import HowToRun, Run
 from unhang.verify.before_after import compare_sides, verified_text, where
 from unhang.verify.expectations import default_expectations
-from unhang.verify.runs import HowToRun, Run
 
 SCHEMA = "unhang.stories/1"
 DEFAULT = "demo"
@@ -203,9 +203,8 @@ def choose(name: str, stories: Mapping[str, Story]) -> Story:
     key = name.strip().lower().replace("-", "_")
     if key in stories:
         return stories[key]
-    near = difflib.get_close_matches(key, stories, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(stories)}"
-    raise WrongUsage(f"there is no story {name!r}; {hint}")
+    hint = did_you_mean(key, stories, 0.5) or f"; there are {', '.join(stories)}"
+    raise WrongUsage(f"there is no story {name!r}{hint}")
 
 
 def play(story: Story, folder: Path, how: HowToRun, show: Show = print) -> int:
@@ -235,9 +234,13 @@ def play(story: Story, folder: Path, how: HowToRun, show: Show = print) -> int:
 
 def _run(story: Story, folder: Path, how: HowToRun, is_fixed: bool) -> Run:
     """Runs one version in a copy of its folder, which stays beside the report that names its lines."""
+    return _run_copy(story, story.fixed if is_fixed else story.broken, folder, how, is_fixed)
+
+
+def _run_copy(story: Story, command: str, folder: Path, how: HowToRun, is_fixed: bool) -> Run:
     program = folder / "program"
     story.copy(program, is_fixed)
-    return runs.make_run(command_of(story.fixed if is_fixed else story.broken), folder, replace(how, cwd=program))
+    return verify.make_run(command_of(command), folder, replace(how, cwd=program))
 
 
 def _verdict(folder: Path) -> str:
@@ -262,7 +265,7 @@ def _short(path: Path) -> str:
 # All faults of the stories' tables in one go: each is run, and its verdict laid beside the truth.
 
 
-def play_faults(stories: Iterable[Story], folder: Path, how: HowToRun, show: Show = print) -> int:
+def play_faults(stories: Iterable[Story], folder: Path, how: HowToRun, show: Show) -> int:
     """Runs each fault of the stories, with its report in `folder`; a line for each. Returns the exit code: 1 if any verdict is wrong.
 
     Blocks: as long as the trainings, each up to the limit of `how`.
@@ -281,11 +284,9 @@ def play_faults(stories: Iterable[Story], folder: Path, how: HowToRun, show: Sho
 
 
 def _run_with_fault(story: Story, fault: Fault, folder: Path, how: HowToRun) -> Run:
-    program = folder / "program"
-    story.copy(program, is_fixed=False)
-    ends = fault.outcome != "clean"  # what goes on by itself is not ended
-    how = replace(how, cwd=program, abort_after_s=how.abort_after_s if ends else None)
-    return runs.make_run(command_of(f"{story.fixed} --fault {fault.name}"), folder, how)
+    if fault.outcome == "clean":
+        how = replace(how, abort_after_s=None)  # what goes on by itself is not ended
+    return _run_copy(story, f"{story.fixed} --fault {fault.name}", folder, how, is_fixed=False)
 
 
 def agrees(fault: Fault, run: Run) -> bool:
@@ -296,7 +297,7 @@ def agrees(fault: Fault, run: Run) -> bool:
 
 
 def _culprits(run: Run) -> tuple[int, ...]:
-    return tuple(run.findings[0].culprit_ranks) if run.findings else ()
+    return run.findings[0].culprit_ranks if run.findings else ()
 
 
 def _said(outcome: Outcome, cause: str, ranks: tuple[int, ...]) -> str:

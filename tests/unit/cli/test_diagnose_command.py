@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from unhang import cli as streams
 from unhang import show
-from unhang.cli import console as streams
 from unhang.cli.main import main
 from unhang.cli.run import diagnose_and_show
 from unhang.diagnosis import Judged

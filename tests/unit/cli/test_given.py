@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.slowness import slowness
 
-from unhang.cli.console import log
+from unhang.cli import log
 from unhang.cli.main import main
 from unhang.cli.reports import NoReport, newest_report
 from unhang.errors import UnreadableInput

@@ -12,11 +12,11 @@ from tests.slowness import slowness
 
 from unhang import __version__
 from unhang.cli import main as cli_main
-from unhang.cli.agents import commands_with_help
+from unhang.cli.explain import commands_with_help
 from unhang.model import CAUSES, Diagnosis, Inventory, Job, Outcome, RuleOutcome, Unavailable, Verdict
 from unhang.rules.decision_tree import QUESTIONS, rules_by_id
 from unhang.rules.registry import judge
-from unhang.show.report_json import to_json
+from unhang.show.verdict import to_json
 from unhang.skill.advice import ADVICE
 from unhang.skill.folder import MAIN, MAX_BODY_LINES, NAME, default_target, front_matter, skill_files, split, validate
 from unhang.testing import make_case

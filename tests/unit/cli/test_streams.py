@@ -64,7 +64,7 @@ def test_all_closed_leaves_the_exit_code(tmp_path: Path) -> None:
 
 
 def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
-    code = "import os, sys; from unhang.cli.console import hold_streams; hold_streams(); print(os.open('f', os.O_CREAT), file=open('n', 'w'))"
+    code = "import os, sys; from unhang.cli import hold_streams; hold_streams(); print(os.open('f', os.O_CREAT), file=open('n', 'w'))"
     subprocess.run(
         ["sh", "-c", f'"{sys.executable}" -c "{code}" >&- 2>&-'], cwd=tmp_path, check=True, timeout=30 * slowness()
     )

@@ -14,9 +14,9 @@ from unhang.errors import UnreadableInput
 from unhang.model import Case, Course, Frame, PassedStall, ProcessGroup, RankIdentity, SlowStep, ThreadStack
 from unhang.model.case import SlowerSteps, StepPace
 from unhang.read.runs import joined_course, read_course
-from unhang.show.course import course_lines, in_brief, panels, stop_in_words, stop_of
-from unhang.show.report_json import run_card, to_json
+from unhang.show.course import course_lines, in_brief, panels, run_card, stop_in_words, stop_of
 from unhang.show.text import render_text
+from unhang.show.verdict import to_json
 from unhang.show.web_page import page_data
 
 COURSE = Course(

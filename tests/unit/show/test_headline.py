@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.show.cases import hang
-from unhang.show.headline import certainty
 from unhang.show.text import render_text
+from unhang.show.verdict import certainty
 from unhang.show.web_page import page_data
 
 

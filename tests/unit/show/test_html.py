@@ -16,9 +16,9 @@ import pytest
 from tests.unit.show.cases import SAMPLES, Sample, evidence, hang
 from tests.unit.show.odd_cases import HOSTILE, hostile, large
 from unhang.model import Case, Fix, LogLine, Source, WaitEdge, WaitsFor
-from unhang.show.headline import issue_text
 from unhang.show.stacks import rank_columns, rank_rows
 from unhang.show.timeline import timeline
+from unhang.show.verdict import issue_text
 from unhang.show.web_page import page_data, render_html
 
 ALL = {**SAMPLES, "hostile": hostile}

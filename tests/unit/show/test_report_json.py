@@ -10,7 +10,7 @@ import pytest
 from tests.unit.show.cases import SAMPLES, crash, hang
 from tests.unit.show.odd_cases import HOSTILE, hostile
 from unhang.model import CAUSES, Outcome
-from unhang.show.report_json import to_json
+from unhang.show.verdict import to_json
 
 KEYS: dict[str, list[str]] = {
     "": ["schema", "outcome", "job", "hang", "findings", "outcomes", "inventory", "notes", "verdict"],

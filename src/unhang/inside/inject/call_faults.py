@@ -278,13 +278,8 @@ def _corrupt(armed: Armed, call: Call) -> None:
 
 
 def _can_corrupt(call: Call) -> bool:
-    tensor = call.get("tensor")
-    return (
-        call.name in ("all_reduce", "broadcast")
-        and tensor is not None
-        and tensor.is_contiguous()
-        and tensor.numel() > 0
-    )
+    tensor = call.get("tensor") if call.name in ("all_reduce", "broadcast") else None
+    return tensor is not None and tensor.is_contiguous() and tensor.numel() > 0
 
 
 def _flip(armed: Armed, optimizer: Any) -> None:

@@ -42,12 +42,6 @@ def forked() -> None:
     is_helper, _has_joined = is_helper or _has_joined, False
 
 
-def count_step() -> None:
-    """The optimizer has done a step."""
-    global steps
-    steps += 1
-
-
 def _group() -> Any:
     return None if is_helper else with_group()
 
@@ -233,7 +227,8 @@ def _before_step(optimizer: Any, *_: Any) -> None:
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
-    count_step()
+    global steps
+    steps += 1
     _tell(stepped, optimizer)
 
 

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from unhang.inside.integrations.training import Training
+from unhang.inside.integrations import Training
 
 SWITCH = "UNHANG_LIGHTNING"
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")

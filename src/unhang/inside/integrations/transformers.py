@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from unhang.inside.integrations.training import Training
+from unhang.inside.integrations import Training
 
 
 class TransformersCallback(import_module("transformers").TrainerCallback):  # type: ignore[misc]

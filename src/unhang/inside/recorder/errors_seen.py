@@ -8,17 +8,19 @@ import dis
 import functools
 import linecache
 import logging
+import os
 import re
+import stat
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
 from . import facts, flight, recording
-from .frames import file_of, traceback_places, user_places
+from .frames import traceback_places, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, preceded, step_aside, write_json
 
 _MOST_TEXT = 65536
@@ -39,7 +41,7 @@ _seen: dict[int, set[tuple[object, ...]]] = {}
 def describe(error: BaseException, thread: str) -> dict[str, Any]:
     """The content of error.json."""
     message = str(attempt("message of an exception", str, error) or "")
-    lines = attempt("text of an exception", _format, error) or []
+    lines = attempt("text of an exception", traceback.format_exception, type(error), error, error.__traceback__) or []
     return {
         "type": type(error).__name__,
         "message": message[:_MOST_MESSAGE],
@@ -50,10 +52,6 @@ def describe(error: BaseException, thread: str) -> dict[str, Any]:
         "parameters": attempt("unused parameters", _unused_parameters, error, message) or [],
         "file": attempt("the file of an exception", file_of, error, message),
     }
-
-
-def _format(error: BaseException) -> list[str]:
-    return traceback.format_exception(type(error), error, error.__traceback__)
 
 
 def record(error: BaseException | None, thread: str) -> None:
@@ -129,6 +127,55 @@ def _unused_parameters(error: BaseException, message: str) -> list[str]:
         return []
     names = list(_reduced_parameters(model))
     return [names[int(index)] for index in indices.group(1).split() if int(index) < len(names)]
+
+
+# What reading a file raises that holds less, or other bytes, than its reader expects.
+_TYPES = {
+    "JSONDecodeError", "EOFError", "UnpicklingError", "BadZipFile", "BadGzipFile", "ReadError", "UnicodeDecodeError", "SafetensorError",
+    "ParserError", "EmptyDataError", "ArrowInvalid", "YAMLError", "ScannerError", "zlib.error", "LZMAError", "BadLZ4File",
+}  # fmt: skip
+_TEXTS = (
+    "PytorchStreamReader failed",
+    "unexpected EOF",
+    "file is truncated",
+    "invalid load key",
+    "not a zip file",
+    "Cannot load file",
+)
+_MOST_VALUES = 64
+_MOST_PATH = 4096
+
+
+def file_of(error: BaseException, message: str) -> dict[str, Any] | None:
+    """The innermost file that the frames of such an exception know: its path, size in bytes, and when it was written; else None."""
+    if type(error).__name__ not in _TYPES and not any(text in message for text in _TEXTS):
+        return None
+    for value in _values(error.__traceback__):
+        path = value if isinstance(value, (str, os.PathLike)) else getattr(value, "name", None)
+        try:
+            if isinstance(path, (str, os.PathLike)) and 0 < len(os.fspath(path)) < _MOST_PATH:
+                found = os.stat(path)
+                if stat.S_ISREG(found.st_mode):
+                    path = os.path.abspath(os.fspath(path))
+                    return {"path": path, "bytes": found.st_size, "written_ns": found.st_mtime_ns}
+        except (OSError, ValueError, TypeError):
+            continue
+    return None
+
+
+def _values(trace: TracebackType | None) -> Iterator[Any]:
+    """The local variables of an exception's frames, those of the innermost first."""
+    for frame, _ in reversed(list(traceback.walk_tb(trace))):
+        yield from [v for v in frame.f_locals.values() if _may_name_a_file(v)][:_MOST_VALUES]
+
+
+def _may_name_a_file(value: Any) -> bool:
+    kind = type(value)
+    return (
+        kind is str
+        or isinstance(value, os.PathLike)
+        or kind.__module__ in ("_io", "io", "tempfile", "gzip", "zipfile", "tarfile")
+    )
 
 
 def _ddp_on_stack(trace: TracebackType | None) -> Any:

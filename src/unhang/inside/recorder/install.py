@@ -12,7 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..imports import Action, act_after_import
-from . import announce, calls, errors_seen, facts, recording, waits_within
+from . import announce, calls, errors_seen, facts, frames, recording
 from .flight import reductions
 from .recording import attempt, do_not_trace, step_aside
 
@@ -110,8 +110,8 @@ _OTHERS: Mapping[str, Action] = {
     "torch.nn.parallel.distributed": partial(facts.watch_wrapper, "DistributedDataParallel"),
     "torch.distributed.fsdp.fully_sharded_data_parallel": partial(facts.watch_wrapper, "FullyShardedDataParallel"),
     "torch.distributed.fsdp._fully_shard._fully_shard": facts.watch_fully_shard,
-    "threading": waits_within.watch_threads,
-    "concurrent.futures.thread": waits_within.watch_executors,
+    "threading": frames.watch_threads,
+    "concurrent.futures.thread": frames.watch_executors,
 }
 
 

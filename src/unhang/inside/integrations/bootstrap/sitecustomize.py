@@ -49,11 +49,10 @@ def _compare(model: "Any") -> None:
 
     from unhang.inside.guards.replicas import TAG, check_replicas
     from unhang.inside.guards.words import in_words, log
-    from unhang.inside.integrations import REPLICAS_EVERY
 
     try:
         if dist.get_world_size(model.process_group) == dist.get_world_size():
-            every = max(1, int(os.environ.get(REPLICAS_EVERY, 10)))
+            every = max(1, int(os.environ.get("UNHANG_REPLICAS_EVERY", 10)))
             check_replicas(model, every=every, limit_s=_LIMIT_S)
             if dist.get_rank() == 0:
                 log(TAG, f"comparing a model after every {every} optimizer steps")

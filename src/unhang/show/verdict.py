@@ -1,14 +1,34 @@
-"""The answer in one line, the same in every output."""
+"""The verdict: in one line, the same in every output; as Markdown, to paste into an issue; and as `report.json`.
+
+That is the contract "unhang.report/1": keys are never renamed or removed, and stand in a fixed order.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from unhang.analyze.standing import standing
-from unhang.model import Attempt, Case, Diagnosis, Finding, Job, Outcome, Verdict, WaitsFor, grouped
+from unhang.model import (
+    Attempt,
+    Case,
+    Diagnosis,
+    Finding,
+    Fix,
+    HangObservation,
+    Job,
+    Outcome,
+    Verdict,
+    WaitsFor,
+    grouped,
+)
 from unhang.model.findings import name_ranks
+from unhang.show.course import cost_of, run_card, stop_of
 from unhang.show.paper import printable
 
 MOST_CHARACTERS = 80
@@ -19,9 +39,8 @@ def _with_place(finding: Finding) -> str:
     place = finding.location
     if place is None:
         return finding.title
-    name = place.file.rsplit("/", 1)[-1]
-    is_there = f"{name}:" in finding.title  # a second line of the same file would only confuse
-    return finding.title if is_there else f"{finding.title}, at {name}:{place.line} in {place.function}()"
+    is_there = f"{place.file.rsplit('/', 1)[-1]}:" in finding.title  # a second line of the same file would only confuse
+    return finding.title if is_there else f"{finding.title}, at {place}()"
 
 
 def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
@@ -95,17 +114,16 @@ def _of_attempts(diagnosis: Diagnosis) -> Iterator[str]:
     if not diagnosis.earlier:
         return
     last = diagnosis.earlier[-1]
-    found = diagnosis.findings[0] if diagnosis.findings else None
-    firsts = [(a.number, a.findings[0]) for a in diagnosis.earlier if found and a.findings]
-    same = [
-        n
-        for n, f in firsts
-        if found and (f.rule, f.culprit_ranks, f.location) == (found.rule, found.culprit_ranks, found.location)
-    ]
+    first = diagnosis.first and _of_whom(diagnosis.first)
+    same = [a.number for a in diagnosis.earlier if first and a.findings and _of_whom(a.findings[0]) == first]
     if len(same) == len(diagnosis.earlier):
         yield f"also in {name_attempts(same)}"
     else:
         yield f"attempt {last.number}: {ended(last)}"
+
+
+def _of_whom(finding: Finding) -> tuple[object, ...]:
+    return finding.rule, finding.culprit_ranks, finding.location
 
 
 def name_attempts(numbers: Sequence[int]) -> str:
@@ -146,11 +164,8 @@ def filled(text: str, job: Job) -> str:
 
 def undecided(diagnosis: Diagnosis) -> list[tuple[str, tuple[str, ...]]]:
     """(what was missing, rules that could not judge without it), the one that would help most rules first."""
-    rules = grouped(
-        (outcome.reason, outcome.rule)
-        for outcome in diagnosis.outcomes
-        if outcome.verdict is Verdict.SKIPPED and outcome.reason
-    )
+    skipped = (o for o in diagnosis.outcomes if o.verdict is Verdict.SKIPPED and o.reason)
+    rules = grouped((outcome.reason, outcome.rule) for outcome in skipped)
     return sorted(((reason, tuple(r)) for reason, r in rules.items()), key=lambda pair: (-len(pair[1]), pair[0]))
 
 
@@ -159,7 +174,7 @@ def undecided(diagnosis: Diagnosis) -> list[tuple[str, tuple[str, ...]]]:
 _MOST_LINES = 10
 
 
-def _plain(text: str) -> str:
+def _line(text: str) -> str:
     """One line that Markdown shows as it is: no markup of the job's own, no mention of anybody."""
     line = " ".join(printable(text, most=600).split())
     return re.sub(r"([\\`*_<>\[\]|#~])", r"\\\1", line).replace("@", "@\u200b")
@@ -175,27 +190,22 @@ def _block(text: str, kind: str = "") -> list[str]:
 def _remedies(finding: Finding) -> list[str]:
     lines: list[str] = []
     for fix in (f for f in finding.fixes if f.helps):
-        lines.append(f"- {_plain(fix.title)}")
+        lines.append(f"- {_line(fix.title)}")
         for kind, text in fix.changes.items():
-            said = (
-                [f"  {_plain(text)}"]
-                if kind == "advice"
-                else ["", *_block(text, "diff" if kind == "patch" else ""), ""]
-            )
-            lines += said
+            block = ["", *_block(text, "diff" if kind == "patch" else ""), ""]
+            lines += [f"  {_line(text)}"] if kind == "advice" else block
     return ["", "**What to do**", "", *lines] if lines else []
 
 
 def issue_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     """The verdict in Markdown, ends with a newline; the command of the job is not in it, since it may name what is private."""
-    lines = [f"**{diagnosis.word.upper()}: {_plain(headline(diagnosis, case, waits))}**", ""]
-    if diagnosis.findings:
-        first = diagnosis.findings[0]
-        lines += [_plain(first.because), "", f"Rule `{first.rule}` ({_plain(certainty(first))})"]
+    lines = [f"**{diagnosis.word.upper()}: {_line(headline(diagnosis, case, waits))}**", ""]
+    if first := diagnosis.first:
+        lines += [_line(first.because), "", f"Rule `{first.rule}` ({_line(certainty(first))})"]
         if first.location:
             lines += ["", *_block(f"{first.location.file}:{first.location.line} in {first.location.function}()")]
         if first.evidence:
-            shown = [f"- {_plain(line.source)}: {_plain(line.text)}" for line in first.evidence[:_MOST_LINES]]
+            shown = [f"- {_line(line.source)}: {_line(line.text)}" for line in first.evidence[:_MOST_LINES]]
             more = len(first.evidence) - _MOST_LINES
             lines += ["", "**Evidence**", "", *shown, *([f"- and {more} more lines"] if more > 0 else [])]
         lines += _remedies(first)
@@ -206,8 +216,131 @@ def issue_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
         job.backend,
         f"torch {job.torch_version}" if job.torch_version else "",
     ]
-    lines += [
-        "",
-        f"_Found by unhang: {', '.join(_plain(part) for part in known if part) or 'no more is known of the job'}_",
-    ]
+    about = ", ".join(_line(part) for part in known if part) or "no more is known of the job"
+    lines += ["", f"_Found by unhang: {about}_"]
     return "\n".join(lines) + "\n"
+
+
+# As JSON.
+
+SCHEMA = "unhang.report/1"
+_NUMBER_LIST = re.compile(r"\[\n\s*(-?\d+(?:,\n\s*-?\d+)*)\n\s*\]")  # JSON strings hold no raw newline
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON knows: numpy scalars become numbers, sets and tuples lists, NaN null, the rest text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, set | frozenset):
+        return [_plain(v) for v in sorted(value)]
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [_plain(v) for v in value]
+    scalar = value.item() if hasattr(value, "item") else value
+    if isinstance(scalar, int):
+        return int(scalar)
+    if isinstance(scalar, float):
+        return scalar if math.isfinite(scalar) else None
+    return str(scalar)
+
+
+def encoded(report: Mapping[str, Any]) -> bytes:
+    """Indented UTF-8 JSON in which a list of numbers is one line."""
+    text = json.dumps(_plain(report), indent=2, ensure_ascii=False, allow_nan=False)
+    folded = _NUMBER_LIST.sub(lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
+    # A lone surrogate (an undecodable byte of a path) leaves as \udcXX, which is what JSON calls it.
+    return folded.encode("utf-8", "backslashreplace")
+
+
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Attributes of it, by their names."""
+    return {name: getattr(value, name) for name in names}
+
+
+def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
+    if hang is None:
+        return None
+    times = {n: None if s is None else round(s, 6) for n, s in fields(hang, "onset_s", "detected_after_s").items()}
+    return {"kind": hang.kind, **times, "waiting_ranks": hang.waiting_ranks}
+
+
+def _fix(fix: Fix) -> dict[str, str]:
+    more = {name: text for name in ("undo", "kind") if (text := getattr(fix, name))}
+    return {"title": fix.title, **fix.changes, "verify": fix.verify, **more}
+
+
+def evidence_json(finding: Finding) -> list[dict[str, Any]]:
+    """The lines that prove a finding."""
+    return [fields(e, "source", "line", "text") for e in finding.evidence]
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    who = ("culprit_ranks", "victim_ranks", "process_group", "collective")
+    return {
+        **fields(finding, "id", "rule", "cause", "title", "confidence", *who),
+        "location": finding.location and fields(finding.location, "file", "line", "function"),
+        "because": finding.because,
+        "evidence": evidence_json(finding),
+        "fixes": [_fix(fix) for fix in finding.fixes],
+        "consequence_of": finding.consequence_of,
+        **({} if finding.attempt is None else {"attempt": finding.attempt}),
+        **({} if finding.condition is None else {"condition": asdict(finding.condition)}),
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "outcome": attempt.outcome.value,
+        "findings": [_finding(f) for f in attempt.findings],
+    }
+
+
+def _course(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Where the job stopped, what that cost, how it ran until then; only what is known, without the samples."""
+    course = case.course
+    found = {
+        "stop": stop_of(case, diagnosis.first),
+        "cost": cost_of(case),
+        "set_up": [{"what": what, "value": value} for what, value in run_card(case)],
+        "course": {
+            **fields(course, "ran_s", "steps", "slow_steps", "slow_count", "slower", "stalls", "contexts"),
+            "steps": {rank: asdict(pace) for rank, pace in course.steps.items()},
+            "slow_steps": [asdict(step) for step in course.slow_steps],
+            "slower": asdict(course.slower) if course.slower else None,
+            "stalls": [asdict(stall) for stall in course.stalls],
+        }
+        if course is not None
+        else {},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _as_reported(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same of a job of which nothing but a report is left."""
+    return {name: value for name, value in fields(diagnosis, "stop", "cost", "set_up", "course").items() if value}
+
+
+def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
+    """The report as UTF-8 JSON with a final newline; the same diagnosis gives the same bytes. `case`: for the course of the job."""
+    report = {
+        "schema": SCHEMA,
+        "outcome": diagnosis.outcome.value,
+        "job": fields(diagnosis.job, "world_size", "nodes", "command", "backend", "torch_version", "exit_code"),
+        "hang": _hang(diagnosis.hang),
+        "findings": [_finding(f) for f in diagnosis.findings],
+        "outcomes": [fields(o, "rule", "verdict", "reason") for o in diagnosis.outcomes],
+        "inventory": {
+            "present": diagnosis.inventory.present,
+            "absent": [fields(a, "what", "reason") for a in diagnosis.inventory.absent],
+        },
+        "notes": diagnosis.notes,
+        "verdict": diagnosis.word,
+        **({"earlier": [_attempt(a) for a in diagnosis.earlier]} if diagnosis.earlier else {}),
+        **({"next_steps": [asdict(step) for step in diagnosis.next_steps]} if diagnosis.next_steps else {}),
+        **(_as_reported(diagnosis) or (_course(case, diagnosis) if case is not None else {})),
+    }
+    return encoded(report) + b"\n"
