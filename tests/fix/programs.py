@@ -335,6 +335,10 @@ LEFT_ALONE = {
     "transfers whose number the loop changes": Wrong(
         _RINGS + "        hops = x\n", "the loop changes hops", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for hop"), _IRECV), op="",
     ),
+    "transfers whose number is one of an object": Wrong(
+        _RINGS.replace("hops + 1", "self.size - 1"), "which side should change is yours", "uneven-inputs", "uneven-inputs",
+        evidence=(EvidenceLine("loop", "for hop"), _IRECV), op="",
+    ),
     "a root that is a number": Wrong(_ROOT % "0", "does not show what names the root", rule="roots-disagree", op="broadcast"),
     "a loop that only one rank comes to leave": Wrong(
         _LEAVES_LOOP.replace("        if slow", "        if dist.get_rank() == 0:\n          if slow").replace("            break", "              break"),

@@ -19,7 +19,14 @@ from .harness import HUNG_JOB_ENDED, _unhang
 
 CULPRIT_LINES = {
     name: {n for n, text in enumerate((HERE / "programs" / name).read_text().splitlines(), 1) if text.endswith(MARK)}
-    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py", "unread_queue.py", "ray_board.py", "orders_of_a_parent.py")
+    for name in (
+        "spawned.py",
+        "conditional_collective.py",
+        "spawned_again.py",
+        "unread_queue.py",
+        "ray_board.py",
+        "orders_of_a_parent.py",
+    )
 }
 
 

@@ -71,7 +71,9 @@ def _as_many_rounds(program: Program, loop: ast.For | None, finding: Finding, ba
     over = loop.iter if loop is not None else None
     counts: set[str] = set()
     if isinstance(over, ast.Call) and called(over) == "range" and not over.keywords:
-        counts = {n.id for a in over.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+        within = [n for a in over.args for n in ast.walk(a)]
+        is_plain = not any(isinstance(n, ast.Attribute | ast.Call | ast.Subscript) for n in within)
+        counts = {n.id for n in within if isinstance(n, ast.Name)} if is_plain else set()
     if loop is None or len(counts) != 1 or loop not in program.block_of(loop):
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
     name = counts.pop()

@@ -243,9 +243,8 @@ def ranks_compared(s: Situation) -> Iterator[Found]:
         is_later = any(e.error.message[:_SAME_CHARACTERS] not in events[0].text for e in before)
         first = first_exception(s)
         frame = first.frame if first is not None and first.error.message[:_SAME_CHARACTERS] in events[0].text else None
-        words = {"at": f" at {w.place(frame)}" if frame else ""}
-        confidence, place = _EARLIER if is_later else 0.96, w.location_of(frame)
-        yield found_in(s, events, confidence, (), words=words, fixes=("same-modules", SEE_IT), location=place)
+        more = {"words": {"at": f" at {w.place(frame)}" if frame else ""}, "location": frame}
+        yield found_in(s, events, _EARLIER if is_later else 0.96, (), fixes=("same-modules", SEE_IT), **more)
 
 
 @rule("others-completed")
