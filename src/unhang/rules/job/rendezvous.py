@@ -24,14 +24,8 @@ from unhang.rules.log_lines import (
 )
 from unhang.rules.wording import both
 
-_ERRORS = (
-    "store.connect_timed_out",
-    "store.connect_failed",
-    "store.host_not_found",
-    "elastic.bad_endpoint",
-    "gloo.unresolved",
-)
 _NAMES = ("store.host_not_found", "elastic.bad_endpoint", "gloo.unresolved")
+_ERRORS = ("store.connect_timed_out", "store.connect_failed", *_NAMES)
 _ENDPOINT_REACHED = ("watchdog.timeout", "store.barrier_done", "elastic.rendezvous_done")
 _MOST_LAST_LINES, _ENDPOINT = 5, "rendezvous-endpoint"
 # Connection timed out, no route to host, network is unreachable: unlike a refusal no sign of a server that is yet to start.
@@ -118,7 +112,7 @@ def _not_connected(s: Situation) -> tuple[int, ...]:
 
 
 BARRIERS = ("store.barrier_timed_out", "store.barrier_waiting")
-_COUNTED = ("store.clients_joined", "elastic.rendezvous_timed_out", "launchers.node_unreachable")
+_COUNTED = ("store.clients_joined", "elastic.rendezvous_timed_out", "launchers.node_unreachable", "hccl.unconnected")
 _DEFAULT_KEYS = ("", "0", "1", "default_pg")
 _MAX_NAMED_WORLD = 4096
 _MOST_AFTER = 10
@@ -171,7 +165,12 @@ def _incomplete(s: Situation) -> list[LogEvent]:
 def _of_incomplete(events: Sequence[LogEvent], sizes: Sequence[str], is_time_over: bool) -> float:
     """A count is proof; a group made later, or a wait alone, is less."""
     kinds = {e.kind for e in events} | {f"{e.kind} of all" for e in events if _is_default(e)}
-    if kinds & {"store.clients_joined", "elastic.rendezvous_timed_out", "store.barrier_timed_out of all"}:
+    if kinds & {
+        "store.clients_joined",
+        "elastic.rendezvous_timed_out",
+        "hccl.unconnected",
+        "store.barrier_timed_out of all",
+    }:
         return 0.95
     if sizes:
         return 0.9
@@ -190,6 +189,8 @@ def _who_came(events: Sequence[LogEvent]) -> str:
     if count is not None:
         where = "the start" if count["expected"] or _is_default(count) else "the making of a later group"
         return f"only {count['joined']} of {count['expected'] or count['world_size']} members came to {where}"
+    if absent := next((e["absent"] for e in events if e["absent"]), ""):
+        return f"rank{'s' * (',' in absent)} {absent} did not connect to the root in time"
     if any(e.kind == "launchers.node_unreachable" for e in events):
         return "the launcher could not log in to a node: its ranks were never started"
     return "not all members came to the rendezvous"
@@ -282,6 +283,8 @@ def _ran_into_time_limit(s: Situation) -> bool:
 
 def _missing_ranks(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
     """The rest of the world, where the ranks that reported are exactly as many as the barrier of the first group counts."""
+    if absent := {int(n) for e in events for n in e["absent"].replace(",", " ").split()}:
+        return tuple(sorted(absent))
     members = [e for e in events if e.kind == "launchers.member"]
     counted = [e for e in events if e.kind.startswith("store.barrier") and _is_default(e)]
     if not members and not counted:
