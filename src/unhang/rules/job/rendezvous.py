@@ -165,12 +165,7 @@ def _incomplete(s: Situation) -> list[LogEvent]:
 def _of_incomplete(events: Sequence[LogEvent], sizes: Sequence[str], is_time_over: bool) -> float:
     """A count is proof; a group made later, or a wait alone, is less."""
     kinds = {e.kind for e in events} | {f"{e.kind} of all" for e in events if _is_default(e)}
-    if kinds & {
-        "store.clients_joined",
-        "elastic.rendezvous_timed_out",
-        "hccl.unconnected",
-        "store.barrier_timed_out of all",
-    }:
+    if kinds & {*_COUNTED, "store.barrier_timed_out of all"} - {"launchers.node_unreachable"}:
         return 0.95
     if sizes:
         return 0.9
