@@ -29,6 +29,8 @@ _ERROR = lazy_pattern(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _CERTAIN_ERROR = lazy_pattern(
     r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Expired)|(?:\w+\.)+(?:exceptions|errors)\.[A-Z]\w*)(?:: ?(.*))?$"
 )
+# Processes that write at the same moment: each word as often as there are of them.
+_WRITTEN_AT_ONCE = lazy_pattern(r"((?:\w+\.)*[A-Z]\w*?(?:Error|Exception))\1+")
 _NO_ERROR = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "WARN", "CRITICAL", "NOTE", "FATAL", "TRACE"})
 # Tracebacks drawn as a box: its corner, its frames (the path may be cut), its floor.
 _BOX_START = lazy_pattern(r"^[╭┌+][─━-]+ ?Traceback \(most recent call last\)")
@@ -117,6 +119,8 @@ class TracebackReader:
         return True
 
     def _close(self, current: Traceback, kind: str, message: str) -> None:
+        if several := _WRITTEN_AT_ONCE.fullmatch(kind):
+            kind, message = several[1], message.lstrip(": ")
         current.type, current.message = kind, [message]
         if current.is_ignored:
             return

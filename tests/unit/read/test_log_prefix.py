@@ -241,3 +241,13 @@ def test_lines_made_to_be_slow_are_survived() -> None:
         "[default" * 50_000,
     ):
         assert len(lines(text, text)) >= 2
+
+
+def test_a_traceback_that_an_engines_logger_writes_line_by_line() -> None:
+    head = "(VllmWorkerProcess pid=302) ERROR 01-19 03:55:24 multiproc_worker_utils.py:233] "
+    reader = PrefixReader([])
+    for rest in ('  File "worker.py", line 166, in init', "RuntimeError: no", "Traceback (most recent call last):", ""):
+        found = reader.read(head + rest)
+        assert (found.body, found.pid) == (rest, 302)
+    kept = "ERROR 01-19 03:55:24 engine.py:233] Engine died"
+    assert reader.read(kept).body == kept

@@ -336,7 +336,7 @@ def killed_at_work(events: Sequence[LogEvent]) -> list[LogEvent]:
 
 # A line of training, and what a server of models prints for each answer.
 _OF_A_STEP = lazy_pattern(r"\bloss|\bl_pix|\beta\b|\w/s\b|\blr\b|\bgrad_?norm|throughput", re.IGNORECASE)
-_OF_AN_ANSWER = lazy_pattern(r"HTTP/\d\.\d\" 200\b|generation throughput: (?!0\.0 )")
+_OF_AN_ANSWER = lazy_pattern(r"HTTP/\d\.\d\" 200\b| POST /\S{1,120} 200 [\d.]+ms\b|generation throughput: (?!0\.0 )")
 _VALUES = lazy_pattern(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?|[\s|#=>\u2580-\u259f-]+")
 _WENT_WRONG = lazy_pattern(
     r"\b(?:errors?|fail(?:ed|ure|s)|killed|fatal|abort(?:ed|ing)?|terminated|core dumped)\b", re.IGNORECASE

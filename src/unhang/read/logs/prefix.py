@@ -191,6 +191,10 @@ _STREAM = re.compile(r"(?:std(?:out|err) [FP]|\d\d[OE]\+?) ")
 _JOURNAL = re.compile(r"([\w.-]{1,80}) (?:[\w@./():-]{1,80}\[(\d{1,9})\]: |(?=kernel: ))")
 _MOST_HEAD = 100
 _ICEFALL = re.compile(r"[A-Z]{4,8} \[\w{1,40}\.py:\d{1,5}\] \((\d{1,5})/\d{1,5}\) ")
+# An engine's logger, before each line of a traceback that it writes.
+_OF_A_TRACEBACK = re.compile(
+    r"ERROR (?=(\d\d-\d\d \d\d:\d\d:\d\d) )[\d: -]{15}\[?[\w/.]{1,80}\.py:\d{1,6}\](?: (?=\s|$|Traceback \(|[\w.]{1,80}(?:Error|Exception|Timeout)\b)|$)"
+)
 _COMPOSER = re.compile(r": rank(\d{1,7})\[(\d{1,9})\]")
 _NCCL = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(\d{1,9}):\d{1,9} \[(\d{1,4})\] ")
 _UCX = re.compile(r"\[([\w.-]{1,80}):(\d{1,9}) {0,8}:\d{1,4}(?::\d{1,9})?\] ")
@@ -289,6 +293,10 @@ class PrefixReader:
         if body[0] in "JFMASONDTW" and body[3:4] in " ," and (found := read_stamp(body)):
             return _after_stamp(head, found[0], body[found[1] :], is_syslog=True)
         if "\t" in body and (match := _STEP_NAME.match(body)):
+            head.body = body[match.end() :]
+            return True
+        if body.startswith("ERROR ") and (match := _OF_A_TRACEBACK.match(body)):
+            head.stamps += [found[0]] if (found := read_stamp(match[1])) else []
             head.body = body[match.end() :]
             return True
         if "]: " in body and (match := _KAIL.match(body)):

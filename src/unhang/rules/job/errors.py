@@ -249,7 +249,7 @@ def user_exception(s: Situation) -> Found | None:
         return _unhandled(s)
     if first.names(*SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
         return None
-    if is_of_objects(first) or _is_of_plumbing(first) or known_of(first.error) is not None:
+    if is_of_objects(first) or _is_of_plumbing(first) or _only_waited(s, first) or known_of(first.error) is not None:
         return None
     confidence = _confidence(s, first) * (0.75 if comes_late(s, first) else 1)
     if confidence < 0.5:
@@ -281,6 +281,12 @@ def _is_of_plumbing(first: FirstException) -> bool:
     """Whether a library between the ranks raised it without a word on the program: of these a type says nothing, and the innermost frame is theirs."""
     innermost = first.error.frames[0].file.replace("\\", "/") if first.error.frames else ""
     return bool(GENERAL_TYPE.match(first.text) and _PLUMBING.search(innermost))
+
+
+def _only_waited(s: Situation, first: FirstException) -> bool:
+    """Whether a log's exception says no more than that somebody waited for an answer, in a job in which a rank waited in vain."""
+    is_bare = first.error.type.startswith("asyncio.") and not first.error.message.strip()
+    return first.seen is not None and is_bare and bool(s.watchdogs.timed_out)
 
 
 def _unhandled(s: Situation) -> Found | None:
