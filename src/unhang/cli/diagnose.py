@@ -21,7 +21,7 @@ from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
 from unhang.read.given import STDIN, Given
 from unhang.read.logs.case import case_of_outputs
-from unhang.read.logs.follow import FollowedLog, follow
+from unhang.read.logs.source import FollowedLog, follow
 from unhang.show import FORMATS, render, verdict_in
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from unhang.model import Unavailable
 from unhang.read.dumps.archive import compression
 from unhang.read.dumps.identity import is_dump
 from unhang.read.files import decode_json, regular_size
-from unhang.read.logs.decode import is_document, pasted, records_of, unwrap
-from unhang.read.logs.source import wide_encoding
+from unhang.read.logs.decode import is_document, pasted, records_of, unwrap, wide_encoding
 from unhang.read.page import MAGIC_BYTES
 from unhang.read.rank_folder import FOLDER_NAME
 from unhang.read.ras import is_ras
