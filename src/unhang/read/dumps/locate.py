@@ -20,10 +20,8 @@ from unhang.errors import UnreadableInput
 from unhang.model import Unavailable
 from unhang.read.dumps import DumpFile, archive, identity
 from unhang.read.dumps.claims import Claim, Found, choose
-from unhang.read.dumps.identity import Identity, Named, own_rank
+from unhang.read.dumps.identity import Identity, Named
 from unhang.read.files import read_bytes, unreadable
-
-__all__ = ["Located", "locate", "own_rank", "read_dump"]
 
 MAX_DEPTH = 24
 MAX_NAMED = 16
@@ -53,7 +51,9 @@ def locate(paths: Sequence[str | Path]) -> Located:
 
     Nothing raises for a file: what cannot be used stands in `absent`.
     """
-    found = walk(paths)
+    found = _Walk()
+    for path in paths:
+        found.add(path)
     choice = choose(found.found, _identify)
     notes = [*found.absent, *choice.notes]
     empty = choose(found.empty, lambda _: Identity()).files if found.empty else {}
@@ -133,7 +133,7 @@ def read_dump(file: DumpFile, max_bytes: int = archive.MAX_DUMP_BYTES) -> bytes:
 
 
 @dataclass
-class Walk:
+class _Walk:
     """What was found so far."""
 
     found: list[Found] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Walk:
         if is_url(str(given)):
             self._add_url(str(given))
             return
-        path = local_path(str(given))
+        path = os.path.abspath(os.path.expanduser(str(given).removeprefix("file://")))
         try:
             status = os.stat(path)
         except (OSError, ValueError) as error:
@@ -294,11 +294,6 @@ def is_url(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
 
 
-def local_path(path: str) -> str:
-    """The absolute path of a local file, also of a file:// URL."""
-    return os.path.abspath(os.path.expanduser(path.removeprefix("file://")))
-
-
 def file_system(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path in it.
 
@@ -385,11 +380,3 @@ def _written_ns(info: dict[str, Any]) -> int:
         if isinstance(value, datetime):
             return int(value.timestamp() * 1e9)
     return 0
-
-
-def walk(paths: Iterable[str | Path]) -> Walk:
-    """Everything that lies under the paths."""
-    found = Walk()
-    for path in paths:
-        found.add(path)
-    return found

@@ -203,12 +203,8 @@ def events_of(lines: Iterable[LogLine]) -> tuple[LogEvent, ...]:
     if "ending.by_script" not in counts:
         return tuple(kept)
     asked = next(e.order for e in found if e.kind == "ending.by_script")
-    return tuple(e for e in kept if e.order < asked or not _is_own_end(e))
-
-
-def _is_own_end(event: LogEvent) -> bool:
-    """Whether a step was cancelled, and not for a limit: after the script itself asked for that, it is no trouble."""
-    return event.kind == "ending.cancelled" and not event["why"]
+    # A step that was cancelled after the script itself had asked for that, and not for a limit, is no trouble.
+    return tuple(e for e in kept if e.order < asked or e.kind != "ending.cancelled" or e["why"])
 
 
 def _ignored(events: Sequence[LogEvent]) -> set[int]:
