@@ -71,7 +71,7 @@ def load(data: bytes) -> object:
 def describe(error: BaseException) -> str:
     """What a decoding error means, as one line."""
     if isinstance(error, MemoryError):
-        return "decoding it asks for far more memory than its size can need: it is damaged or an attack"
+        return "decoding it asks for far more memory than its size explains: it is damaged or an attack"
     if isinstance(error, EOFError) or "truncated" in str(error):
         return "it is cut short"
     return " ".join(str(error).split())[:200] or type(error).__name__

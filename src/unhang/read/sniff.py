@@ -143,4 +143,4 @@ def why_no_evidence(path: Path) -> str:
         return f"no output of a job is pasted into this document; 'unhang env {path.name}' and 'unhang explain {path.name}' judge what it advises"
     seen = head.decode("utf-8", "replace").strip()
     what = "JSON without lines of a log" if seen[:1] in ("{", "[") else f"{len(seen.splitlines())} lines of text"
-    return f"it is not a log, a dump or a report: {what}, which begins {seen.splitlines()[0][:80]!r}"
+    return f"it is not a log, a dump or a report: {what}, beginning with {seen.splitlines()[0][:80]!r}"

@@ -219,7 +219,7 @@ def _newest_of_home(found: Sequence[Claim], choice: Choice) -> list[Claim]:
         for claim in sorted(group, key=lambda c: c.age):
             if part.setdefault(_number(claim), claim) is not claim:
                 choice.older.append(claim)
-                reason = f"{show(part[_number(claim)])} is of the same rank, and newer or the original"
+                reason = f"{show(part[_number(claim)])} is from the same rank, and it is newer or the original"
                 choice.notes.append(Unavailable(show(claim), reason))
         if kept.keys() & part.keys():
             left_out += part.values()
@@ -250,7 +250,7 @@ def _resolved(found: Sequence[Claim], identify: Identify, choice: Choice) -> dic
     for number, claim in next(iter(jobs.values())).items():
         if chosen.setdefault(number, claim) is not claim:
             choice.older.append(claim)
-            choice.notes.append(Unavailable(show(claim), f"{show(chosen[number])} is named as the same rank"))
+            choice.notes.append(Unavailable(show(claim), f"{show(chosen[number])} has the same rank in its name"))
     return {"": chosen}
 
 
@@ -336,7 +336,7 @@ class _Dispute:
         kept = show(next(iter(by_size[0].values())))
         self._note(
             f"{len(left_out)} dumps with equal names in {len(self._homes)} folders",
-            f"names and content do not tell their ranks; used are those beside {kept}; name them by global rank, or give one folder",
+            f"names and content do not tell their ranks; those beside {kept} are used; name them by global rank, or give one folder",
         )
         return found
 

@@ -258,7 +258,7 @@ class _Walk:
         if content.others:
             shown = ", ".join(content.others[:3]) + (", ..." if len(content.others) > 3 else "")
             reason = (
-                f"{path}: {shown} not read, since no dump is called so; unpack it, or give the archive by its own name"
+                f"{path}: {shown} not read, since no dump has such a name; unpack it, or give the archive by its own name"
             )
             self.absent.append(Unavailable(f"archive {path}", reason))
 

@@ -99,7 +99,7 @@ class DumpReader:
         """With one number for each group, and without what is of an earlier run."""
         stale = stale_ranks(shard)
         if stale:
-            reason = "its calls end before those of the other ranks begin: it is of an earlier run"
+            reason = "its calls end before those of the other ranks begin: it is from an earlier run"
             notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
             shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
         table = with_world(unify_groups(shard.table), {f.rank for f in self.files})

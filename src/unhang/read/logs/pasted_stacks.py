@@ -273,7 +273,7 @@ def take_stacks(records: dict[int, RankRecord], logs: Logs, has_calls: bool) -> 
             for rank, dumps in _last_dumps(log, events[id(log)]).items():
                 _add(records, rank, _judged(dumps, waited), is_mixture)
         elif (owner := rank_of_stacks(path) if log.lines[0].rank is None else log.lines[0].rank) is None:
-            reason = "neither the file's name nor its lines tell it; name the file like rank_3_stacks.txt"
+            reason = "neither the file's name nor its lines say so; name the file like rank_3_stacks.txt"
             nobodys.append(Unavailable(f"whose stacks are in {path.name}", reason))
         else:
             dumps = _dumps(log.lines)

@@ -126,7 +126,7 @@ def test_what_cannot_be_decided_is_told(tmp_path: Path) -> None:
     found = locate([tmp_path])
     assert paths(found, tmp_path) == {r: f"node0/nccl_trace_rank_{r}" for r in range(4)}
     assert len(found.older) == 3
-    assert "names and content do not tell their ranks; used are those beside" in notes(found)
+    assert "names and content do not tell their ranks; those beside" in notes(found)
 
 
 def test_a_backup_of_one_file_changes_nothing(tmp_path: Path) -> None:
