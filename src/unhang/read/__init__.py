@@ -23,7 +23,7 @@ from unhang.read.dumps import DumpFile
 from unhang.read.files import unreadable
 from unhang.read.gathered import Gathered, Progress, gather
 from unhang.read.rank_folder import NO_DUMP
-from unhang.read.runs import BUNDLE, REPORTS, has_bundle, is_own_file, jobs_in, jobs_of, report_beside
+from unhang.read.runs import BUNDLE, REPORTS, has_bundle, is_own_file, jobs_in, jobs_of, names_in, report_beside
 
 if TYPE_CHECKING:
     from unhang.read.dumps.archive import Archive
@@ -205,22 +205,15 @@ def _paths(text: str) -> list[Given]:
 
         if found := sorted(glob.glob(text, recursive=True)):
             return [Path(name) for name in found]
-        if any(name.startswith(path.name) for name in _names(path.parent)):  # torch's own setting is such a beginning
+        if any(name.startswith(path.name) for name in names_in(path.parent)):  # torch's own setting is such a beginning
             return [path]
         reason = getattr(error, "strerror", None) or str(error)
-        near = difflib.get_close_matches(path.name, _names(path.parent), n=1, cutoff=0.75)
+        near = difflib.get_close_matches(path.name, names_in(path.parent), n=1, cutoff=0.75)
         hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
         raise NotEvidence(f"{text}: {'nothing matches' if glob.has_magic(text) else reason}{hint}") from None
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
         raise NotEvidence(f"{text}: Permission denied")
     return [path]
-
-
-def _names(folder: Path) -> Sequence[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return ()
 
 
 class Opened(list[Given]):

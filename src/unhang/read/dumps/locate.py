@@ -257,9 +257,7 @@ class _Walk:
             self.absent.append(Unavailable(f"part of {path}", content.damage))
         if content.others:
             shown = ", ".join(content.others[:3]) + (", ..." if len(content.others) > 3 else "")
-            reason = (
-                f"{path}: {shown} not read, since no dump has such a name; unpack it, or give the archive by its own name"
-            )
+            reason = f"{path}: {shown} not read, since no dump has such a name; unpack it, or give the archive by its own name"
             self.absent.append(Unavailable(f"archive {path}", reason))
 
     def _add_url(self, url: str) -> None:
