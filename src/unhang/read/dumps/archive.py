@@ -334,20 +334,11 @@ def _list_zip(archive: Archive, source: IO[bytes], wanted: Wanted) -> None:
                     archive.others.append(info.filename)
 
 
-def read_member(archive: Archive, member: str, open_file: Opener, max_bytes: int) -> bytes:
-    """The content of a member, decompressed.
-
-    Raises:
-        UnreadableInput: there is none of that name, it is damaged or larger than `max_bytes`.
-    """
-    return decompress(packed_member(archive, member, open_file, max_bytes), f"{archive.name}:{member}", max_bytes)
-
-
 def packed_member(archive: Archive, member: str, open_file: Opener, max_bytes: int) -> bytes:
     """The content of a member, as it is.
 
     Raises:
-        UnreadableInput: see `read_member`.
+        UnreadableInput: there is none of that name, it is damaged or larger than `max_bytes`.
     """
     name = f"{archive.name}:{member}"
     place = archive.members.get(member)

@@ -117,7 +117,8 @@ def read_dump(file: DumpFile, max_bytes: int = archive.MAX_DUMP_BYTES) -> bytes:
         UnreadableInput: it is gone, damaged, empty, or larger than `max_bytes`.
     """
     if file.member:
-        return archive.read_member(archive_at(file.path), file.member, opener(file.path), max_bytes)
+        packed = archive.packed_member(archive_at(file.path), file.member, opener(file.path), max_bytes)
+        return archive.decompress(packed, str(file), max_bytes)
     if not is_url(file.path):
         return archive.decompress(read_bytes(Path(file.path), max_bytes), file.path, max_bytes)
     try:
