@@ -65,9 +65,9 @@ bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, a
 	@$(BIN)/python benchmarks/versus_torchfrtrace.py
 
 pages: setup  ## Write the tables and pages that are generated from the sources
+	@$(BIN)/python docs/make_lines.py
 	@$(BIN)/python docs/make_rules.py
 	@$(BIN)/python docs/make_tree.py
-	@$(BIN)/python docs/make_lines.py
 	@$(BIN)/python docs/make_lint.py
 	@$(BIN)/python docs/make_coverage.py
 	@$(BIN)/python docs/make_report.py

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.analyze.situation import Situation, ranks_that_matter
 from unhang.errors import NothingToJudge, UnreadableInput
 from unhang.model import Case, Diagnosis, WaitsFor
-from unhang.read import Evidence, ReadDumps, open_paths
+from unhang.read import Evidence, Given, Log, Opened, ReadDumps, check_one_job, given_paths, ignore, open_paths, opened
 from unhang.read.gathered import Progress
-from unhang.read.given import Given, Log, Opened, check_one_job, given_paths, ignore, opened
 from unhang.read.runs import REPORT, holds_report, is_own_file, read_report
 from unhang.rules.registry import judge
 

@@ -8,12 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from docs.make_lines import searched_text
 
 from tests.logs import corpus
 from tests.slowness import slowness
 from unhang.diagnosis import diagnose
 from unhang.model import CAUSES
-from unhang.read.logs import all_anchors, all_patterns, by_anchor, matches, of_catalogue, searched_text
+from unhang.read.logs import all_anchors, all_patterns, by_anchor, matches, of_catalogue
 from unhang.read.logs.catalogue import (
     BULK,
     FOLDER,

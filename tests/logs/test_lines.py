@@ -6,6 +6,7 @@ import re
 from importlib.resources import files
 
 import pytest
+from docs.make_lines import MIN_ANCHOR, derived, guards_text, index_text
 
 from tests.logs import corpus
 from unhang.inside.guards import words as guards
@@ -15,13 +16,11 @@ from unhang.read.logs import (
     Pattern,
     all_patterns,
     by_anchor,
-    guards_text,
-    index_text,
     is_echo,
     matches,
     table,
 )
-from unhang.read.logs.catalogue import MIN_ANCHOR, ROLES, derived
+from unhang.read.logs.catalogue import ROLES
 
 LAYERS = {"user", "framework", "torch", "transport", "device", "kernel", "launcher"}
 OTHERS = [*table("machine/kernel"), *(row for name in TABLES for row in table(name))]

@@ -69,7 +69,7 @@ def test_an_archive_of_logs(log: Path, tmp_path: Path) -> None:
     assert packed_alone.findings[0].title == alone.findings[0].title
     with tarfile.open(tmp_path / "weights.tar", "w") as packed:
         packed.add(log, "model.bin")
-    with pytest.raises(NotEvidence, match=r"weights.tar: model.bin not read, since no dump is called so; unpack it"):
+    with pytest.raises(NotEvidence, match=r"weights.tar: model.bin not read, since no dump has such a name; unpack it"):
         unhang.diagnose(tmp_path / "weights.tar")
 
 

@@ -28,9 +28,8 @@ from unhang.attach.processes import Processes
 from unhang.attach.ranks import FoundJob, SeveralJobs, candidates, chosen, find_jobs, listed, spawned_ranks
 from unhang.diagnosis import Judged, judge_paths
 from unhang.errors import UnhangError, UnreadableInput, WrongUsage
-from unhang.read import read_bundle
+from unhang.read import read_bundle, unpack
 from unhang.read.files import read_object
-from unhang.read.given import unpack
 from unhang.show.text import first_line
 from unhang.watch import SeenOutside
 from unhang.watch.folders import BUNDLE, write_job_file

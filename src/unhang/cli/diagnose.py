@@ -19,14 +19,13 @@ from unhang.cli import FILE, Progress, Timings, format_option, log, output_optio
 from unhang.cli.reports import newest_report
 from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
-from unhang.read.given import STDIN, Given
+from unhang.read import STDIN, Given
 from unhang.read.logs.case import case_of_outputs
-from unhang.read.logs.follow import FollowedLog, follow
+from unhang.read.logs.source import FollowedLog, follow
 from unhang.show import FORMATS, render, verdict_in
 
 if TYPE_CHECKING:
-    from unhang.read import ReadDumps
-    from unhang.read.given import Opened
+    from unhang.read import Opened, ReadDumps
     from unhang.read.runs import Job
 
 
@@ -82,8 +81,7 @@ def command(
         if paths:
             raise WrongUsage("--pid inspects a running job; it cannot be used with PATHS")
         return attach_pid(pid, output_format, output)
-    from unhang.read import dump_reader, without_collector
-    from unhang.read.given import given_paths, opened
+    from unhang.read import dump_reader, given_paths, opened, without_collector
 
     found = given_paths(paths)
     if follow:
@@ -121,7 +119,7 @@ def _judge(
 ) -> tuple[bytes, int]:
     timings, (trace, shapes) = Timings(), trace_and_shapes
     from unhang.diagnosis import judge_given, with_names
-    from unhang.read.given import check_one_job
+    from unhang.read import check_one_job
     from unhang.show import write_trace
 
     if jobs > 1 or len(given) > 1:
@@ -142,7 +140,7 @@ def _judge(
 def _list(
     jobs: Sequence[Job], given: Opened, output_format: str, color: bool, read_dumps: ReadDumps
 ) -> tuple[bytes, int]:
-    from unhang.read.given import SeveralRuns
+    from unhang.read import SeveralRuns
     from unhang.show.paper import terminal_width
     from unhang.show.runs import exit_code_of, listed, render_run_list, run_list_json
 
@@ -160,7 +158,7 @@ def _list(
 
 def _compare(ours: Opened, other: str, output_format: str, read_dumps: ReadDumps) -> bytes:
     from unhang.analyze.compare import compare_runs
-    from unhang.read.given import check_one_job, given_paths, opened
+    from unhang.read import check_one_job, given_paths, opened
     from unhang.show.runs import comparison_json, render_comparison
 
     with opened(given_paths([other]), log) as theirs:

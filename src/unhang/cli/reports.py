@@ -19,7 +19,7 @@ from unhang.errors import CannotWrite, NotEvidence, WrongUsage
 if TYPE_CHECKING:
     from unhang.fix import Mended
     from unhang.model import Diagnosis
-    from unhang.read.given import Given
+    from unhang.read import Given
 
 _MOST_SHOWN = 12
 _NO_DIFF = 3

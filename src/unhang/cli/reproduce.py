@@ -98,7 +98,7 @@ def command(
 def _judged(arguments: tuple[str, ...]) -> tuple[Judged, Path]:
     """The evidence, judged; and the folder in which the program belongs."""
     from unhang.diagnosis import judge_paths
-    from unhang.read.given import check_one_job, given_paths, opened
+    from unhang.read import check_one_job, given_paths, opened
 
     paths = given_paths(arguments)
     first = Path(paths[0]) if isinstance(paths[0], Path) else Path()

@@ -204,7 +204,7 @@ def _shapes(records: Records) -> Shapes:
 def _heard(records: Records) -> tuple[dict[int, RankRecord], dict[int, str]]:
     """The ranks whose node was heard to the end, and of the others why not: what they did when it mattered is unknown."""
     unheard = {
-        rank: f"its node {r.identity.host} was not heard any more: {r.unheard}"
+        rank: f"its node {r.identity.host} was no longer heard: {r.unheard}"
         for rank, r in records.items()
         if r.unheard and "died_ns" not in r.proc_fields
     }

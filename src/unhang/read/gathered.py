@@ -173,7 +173,7 @@ class _Walk:
             if ran_together(self.job, job):
                 self._add_run_directory(other / "bundle")
             else:
-                self.absent.append(Unavailable(f"folder {other}", "it holds another run, of another time"))
+                self.absent.append(Unavailable(f"folder {other}", "it holds a run of another time"))
 
     def _add_run_directory(self, folder: Path) -> None:
         found = {n: self.attempt(n, partial(read_object, folder / n)) or {} for n in _OF_A_RUN if (folder / n).exists()}
@@ -326,7 +326,7 @@ class _Walk:
             else:
                 others.append((path, log))
             if log.omitted_lines:
-                reason = "only lines that speak of trouble and the last ones are kept"
+                reason = "only the lines that report trouble and the last lines are kept"
                 self.absent.append(Unavailable(f"{log.omitted_lines} lines of {path.name}", reason))
         rest, nobodys = take_stacks(attempts[-1], others, bool(self.dumps))
         self.absent.extend(nobodys)

@@ -56,16 +56,8 @@ _LAUNCHER = re.compile(
     r"torch[./]distributed[./](?:elastic|run|launch)|torchrun|ChildFailedError|\[launch\.py:\d+:|failed \(exitcode: "
 )
 MAX_TASKS = 4096
-_SIGNALS = {
-    "SIGHUP": 1,
-    "SIGINT": 2,
-    "SIGABRT": 6,
-    "SIGBUS": 7,
-    "SIGFPE": 8,
-    "SIGKILL": 9,
-    "SIGSEGV": 11,
-    "SIGTERM": 15,
-}
+_NAMED = ("SIGHUP", "SIGINT", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGSEGV", "SIGTERM")
+_SIGNALS = {name: signal.Signals[name].value for name in _NAMED}
 
 
 @dataclass
@@ -218,9 +210,6 @@ def _error(message: str, callstack: str, time_ns: int, source: Source) -> Raised
     kind, colon, rest = message.partition(": ")
     known = bool(colon) and kind.replace(".", "").replace("_", "").isalnum()
     return RaisedError(kind if known else "Error", rest if known else message, time_ns, (), source=source)
-
-
-"""The processes of one attempt, by rank."""
 
 
 MAX_WORLD = 1 << 20

@@ -97,7 +97,7 @@ def parse_lines(
     pass_on_processes((head for _, head in heads), book)
     times, clock = resolve([head.stamps for _, head in heads], modified_ns)
     pieces: list[_Piece] = []
-    parts = parts_of([head.body for _, head in heads], lambda i: _place(heads[i][1]))
+    parts = parts_of([head.body for _, head in heads], lambda i: (heads[i][1].host, heads[i][1].task))
     for part in parts:
         piece = _Piece(book)
         for (number, head), time_ns in zip(heads[part.first : part.stop], times[part.first : part.stop], strict=True):
@@ -133,10 +133,6 @@ def _ungrouped(heads: Iterator[tuple[int, Head]]) -> Iterator[tuple[int, Head]]:
         if left > 0 and (margin := _MARGIN.match(head.body)):
             head.body = head.body[margin.end() :]
         yield number, head
-
-
-def _place(head: Head) -> Hashable:
-    return head.host, head.task
 
 
 class _Piece:

@@ -256,6 +256,7 @@ def _without_witness(record: RankRecord) -> ProcessExit | None:
 
 
 Processes = dict[int, RankRecord]
+"""The processes of one attempt, by rank."""
 
 ANOTHER_WITH_ITS_RANK = "another process of this rank started while it ran"
 _LEFT_OUT = b"... unhang: output left out here ..."

@@ -261,9 +261,7 @@ def read_variables(path: Path) -> tuple[tuple[Frame, str, str], ...]:
 
 NO_DUMP = "no readable flight-recorder dump of it was given"
 NO_SIGN = "no process and no file of it was seen"
-NO_RECORDER = (
-    "the job was started without unhang, and torch had no dump of them to give (of gloo nobody outside can ask for it)"
-)
+NO_RECORDER = "the job was started without unhang, and torch had no dump of them to give (gloo cannot be asked for it from outside)"
 OUT_OF_SIGHT = (
     "not seen from here: it runs on another node, or under another 'unhang run', of which no report was given"
 )

@@ -71,17 +71,18 @@ def load(data: bytes) -> object:
 def describe(error: BaseException) -> str:
     """What a decoding error means, as one line."""
     if isinstance(error, MemoryError):
-        return "decoding it asks for far more memory than its size can need: it is damaged or an attack"
+        return "decoding it asks for far more memory than its size explains: it is damaged or an attack"
     if isinstance(error, EOFError) or "truncated" in str(error):
         return "it is cut short"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _limit_memory(size: int) -> None:
+def limit_memory(spare_bytes: int) -> None:
+    """Lets this process allocate so many bytes more than it has."""
     with open("/proc/self/statm", "rb") as f:
         in_use = int(f.read().split()[0]) * resource.getpagesize()
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    wanted = in_use + SPARE_BYTES + BYTES_PER_BYTE * size
+    wanted = in_use + spare_bytes
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
@@ -92,7 +93,7 @@ def _serve() -> None:
         data = requests.read(size)
         answer = "ok"
         try:
-            _limit_memory(size)
+            limit_memory(SPARE_BYTES + BYTES_PER_BYTE * size)
             load(data)
         except PICKLE_ERRORS as error:
             answer = describe(error)

@@ -133,7 +133,7 @@ def has_bundle(folder: Path) -> bool:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is what `unhang run` left of one run; the evidence may be gone since."""
-    return has_bundle(folder) or (holds_report(folder) and set(_names(folder)) <= set(REPORTS))
+    return has_bundle(folder) or (holds_report(folder) and set(names_in(folder)) <= set(REPORTS))
 
 
 def jobs_in(folder: Path) -> list[Job]:
@@ -179,7 +179,7 @@ def _are_nodes(a: Run, b: Run) -> bool:
 def _run(path: Path) -> Run:
     bundle = path / BUNDLE if (path / BUNDLE).is_dir() else path
     job = _object(bundle / _JOB)
-    names = [name for name in _names(bundle / "ranks") if FOLDER_NAME.match(name)]
+    names = [name for name in names_in(bundle / "ranks") if FOLDER_NAME.match(name)]
     ranks = frozenset(int(name[1:].split("-")[0]) for name in names)
     sizes = (whole(_object(bundle / "ranks" / name / "identity.json"), "world_size") for name in sorted(names))
     return Run(
@@ -191,7 +191,8 @@ def _run(path: Path) -> Run:
     )
 
 
-def _names(folder: Path) -> Sequence[str]:
+def names_in(folder: Path) -> Sequence[str]:
+    """The names in a folder; none where it cannot be read."""
     with suppress(OSError):
         return os.listdir(folder)
     return ()

@@ -1,20 +1,16 @@
-"""What a file is, by its content, and whose it is, by its name; and why one, or all that was given, is no evidence."""
+"""What a file is, by its content, and whose it is, by its name; and why one is no evidence."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
-from unhang.errors import NotEvidence, NothingToJudge, UnhangError, UnreadableInput
-from unhang.model import Unavailable
+from unhang.errors import UnreadableInput
 from unhang.read.dumps.archive import compression
 from unhang.read.dumps.identity import is_dump
 from unhang.read.files import decode_json, regular_size
-from unhang.read.logs.decode import is_document, pasted, records_of, unwrap
-from unhang.read.logs.source import wide_encoding
+from unhang.read.logs.decode import is_document, pasted, records_of, unwrap, wide_encoding
 from unhang.read.page import MAGIC_BYTES
 from unhang.read.rank_folder import FOLDER_NAME
 from unhang.read.ras import is_ras
@@ -147,22 +143,4 @@ def why_no_evidence(path: Path) -> str:
         return f"no output of a job is pasted into this document; 'unhang env {path.name}' and 'unhang explain {path.name}' judge what it advises"
     seen = head.decode("utf-8", "replace").strip()
     what = "JSON without lines of a log" if seen[:1] in ("{", "[") else f"{len(seen.splitlines())} lines of text"
-    return f"it is not a log, a dump or a report: {what}, which begins {seen.splitlines()[0][:80]!r}"
-
-
-def nothing_in(paths: Sequence[Path | str], absent: Sequence[Unavailable]) -> UnhangError:
-    """The error where nothing that was given can be judged. `absent`: what was noted of it."""
-    given = {os.path.abspath(path): str(path) for path in paths}
-    reasons = list(dict.fromkeys(_named(a, given) for a in absent))
-    files = [path for path in paths if not (isinstance(path, Path) and path.is_dir())]
-    if len(files) == len(paths) and (reasons := reasons or [f"{path}: it is empty" for path in files]):
-        return NotEvidence(reasons[0])
-    shown = f" ({'; '.join(reasons[:3])})" if reasons else ""
-    return NothingToJudge(f"no evidence in {', '.join(map(str, paths[:3]))}{shown}")
-
-
-def _named(absence: Unavailable, given: Mapping[str, str]) -> str:
-    """The reason, with the file that it is about as it was given."""
-    file = os.path.abspath(absence.what) if "/" in absence.what or absence.what in given.values() else ""
-    name = given.get(file, os.path.basename(file))
-    return f"{name}: {absence.reason}" if file and os.path.basename(file) not in absence.reason else absence.reason
+    return f"it is not a log, a dump or a report: {what}, beginning with {seen.splitlines()[0][:80]!r}"

@@ -275,14 +275,12 @@ def _frozen(dump: _Dump, main_thread_id: int | None, source: Source) -> FaultDum
         )
         for t in dump.threads
     )
-    shown = tuple(s for s, t in zip(stacks, dump.threads, strict=True) if not _is_ours(t))
+    ours = tuple(mark + "control.py" for mark in RECORDER)  # the recorder's own thread
+    shown = tuple(
+        s for s, t in zip(stacks, dump.threads, strict=True) if not any(f.file.endswith(ours) for f in t.frames)
+    )
     current = next((s for s, t in zip(stacks, dump.threads, strict=True) if t.is_current), None)
     return FaultDump(dump.reason, shown, current)
-
-
-def _is_ours(thread: _Thread) -> bool:
-    """Whether it is the recorder's own thread."""
-    return any(f.file.endswith(tuple(mark + "control.py" for mark in RECORDER)) for f in thread.frames)
 
 
 CONTROL_THREAD = "unhang-control"

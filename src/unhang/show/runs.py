@@ -13,9 +13,8 @@ from unhang.diagnosis import verdict_on
 from unhang.errors import UnhangError
 from unhang.model import Case, Diagnosis, Outcome, ProcessGroup, WaitsFor
 from unhang.model.findings import fold_ranks, name_ranks
-from unhang.read import ReadDumps
+from unhang.read import Opened, ReadDumps
 from unhang.read.gathered import Progress
-from unhang.read.given import Opened
 from unhang.read.runs import Job, began_ns
 from unhang.show.paper import Paper, duration, text_width
 from unhang.show.verdict import encoded, headline

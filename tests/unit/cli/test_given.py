@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from tests.slowness import slowness
 
+from unhang import read
 from unhang.cli import log
 from unhang.cli.main import main
 from unhang.cli.reports import NoReport, newest_report
 from unhang.errors import UnreadableInput
 from unhang.model import Diagnosis, Inventory, Job, Outcome
-from unhang.read import given
+from unhang.read import SeveralRuns, check_one_job, given_paths, opened
 from unhang.read.dumps import archive
-from unhang.read.given import SeveralRuns, check_one_job, given_paths, opened
 
 LOG = "[rank0]: RuntimeError: out of luck\n"
 TOLD = pytest.CaptureFixture[str]
@@ -187,13 +187,13 @@ def test_nothing_leaves_the_folder_that_an_archive_is_unpacked_to(tmp_path: Path
 
 def test_archives_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack(tmp_path / "a.tgz", {**JOB, "run/bundle/ranks/r0-1/x": b"\1" * 3000})
-    monkeypatch.setattr(given, "MAX_UNPACKED_BYTES", 2000)
+    monkeypatch.setattr(read, "MAX_UNPACKED_BYTES", 2000)
     with pytest.raises(UnreadableInput, match=r"a\.tgz: it holds more than"), opened([packed]):
         pass
     monkeypatch.setattr(archive, "BOMB_BYTES", 1000)
     monkeypatch.setattr(archive, "BOMB_RATIO", 2)
     with pytest.raises(UnreadableInput, match="it is an attack"):
-        given.unpack(packed, tmp_path / "out")
+        read.unpack(packed, tmp_path / "out")
 
 
 def test_an_archive_that_contradicts_itself_is_one_line(tmp_path: Path, capsys: TOLD) -> None:

@@ -20,7 +20,7 @@ from unhang.read.environment.sources import (
     read_source,
     read_sources,
 )
-from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
+from unhang.read.environment.texts import read_config, read_log, read_shell
 
 
 def pairs(settings: Settings) -> list[tuple[str, str | None, int | None]]:
@@ -179,7 +179,7 @@ run: |
 
 
 def test_json_and_toml() -> None:
-    assert pairs(read_json_text('{\n "NCCL_DEBUG": "INFO",\n "text": "run with NCCL_ALGO=Ring"\n}')) == [
+    assert pairs(read_config('{\n "NCCL_DEBUG": "INFO",\n "text": "run with NCCL_ALGO=Ring"\n}', form="json")) == [
         ("NCCL_DEBUG", "INFO", 2)
     ]
     assert pairs(read_config('[env]\nNCCL_DEBUG = "INFO"\n')) == [("NCCL_DEBUG", "INFO", 2)]

@@ -96,7 +96,7 @@ def test_a_folder_holds_the_runs_that_ran_together(tmp_path: Path) -> None:
     case = read_paths([tmp_path])
     assert (case.out_of_sight, sorted(case.ranks)) == ((), [0, 1])
     assert case.ranks[1].identity.started_ns == 0
-    assert [a.reason for a in case.absent if a.what.startswith("folder")] == ["it holds another run, of another time"]
+    assert [a.reason for a in case.absent if a.what.startswith("folder")] == ["it holds a run of another time"]
 
 
 def joined(tmp_path: Path, one: Mapping[str, Any], other: Mapping[str, Any]) -> Case:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from unhang.errors import UnreadableInput
-from unhang.read.logs import follow as follow_module
-from unhang.read.logs.follow import FollowedLog, follow
+from unhang.read.logs import source as follow_module
 from unhang.read.logs.scan_engines import GramEngine
+from unhang.read.logs.source import FollowedLog, follow
 
 TIMEOUT = (
     "[rank1]:[E228 02:40:22.57 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "

@@ -17,10 +17,9 @@ from tests.logs import corpus
 from unhang.errors import UnreadableInput
 from unhang.read.logs import Pattern, all_patterns, matches, source
 from unhang.read.logs.case import log_case
-from unhang.read.logs.follow import FollowedLog
 from unhang.read.logs.scan import anchors
 from unhang.read.logs.scan_engines import GramEngine
-from unhang.read.logs.source import read_output
+from unhang.read.logs.source import FollowedLog, read_output
 
 CPU_SECONDS, LINE_CPU_SECONDS = 50, 3
 MAX_LINE = 4000

@@ -67,7 +67,7 @@ def test_a_node_that_is_not_heard_is_unknown_and_not_dead(tmp_path: Path) -> Non
     folder = _bundle(tmp_path, unheard="its machine is down, or the network to it (timed out)", proc={"state": "R"})
     case = read_bundle(folder)
     assert (sorted(case.ranks), case.out_of_sight) == ([0, 1], (2, 3))
-    expected = "its node node1 was not heard any more: its machine is down, or the network to it (timed out)"
+    expected = "its node node1 was no longer heard: its machine is down, or the network to it (timed out)"
     assert [_absent(case)[f"rank {rank}"] for rank in (2, 3)] == [expected, expected]
     assert not [f for f in diagnose(folder).findings if f.culprit_ranks]
 

@@ -117,8 +117,6 @@ def decompress(data: bytes, name: str, max_bytes: int = MAX_DUMP_BYTES) -> bytes
                 _check_bomb(size, len(data), name)
                 if size > max_bytes:
                     raise too_large(name, max_bytes)
-    except UnreadableInput:
-        raise
     except Exception as error:
         if not is_broken(error):
             raise
@@ -136,10 +134,8 @@ def first_bytes(head: bytes, name: str) -> bytes:
     try:
         with decompressing(io.BytesIO(head), head, name) as plain:
             return _some_of(plain, HEAD_BYTES)
-    except UnreadableInput:
-        return b""
     except Exception as error:
-        if not is_broken(error):
+        if not isinstance(error, UnreadableInput) and not is_broken(error):
             raise
         return b""
 
@@ -208,8 +204,6 @@ def list_archive(open_file: Opener, name: str, size: int, wanted: Wanted) -> Arc
                     _list_compressed(archive, _Counted(plain, size, name), wanted)
             else:
                 _list_plain(archive, source, size, wanted)
-    except UnreadableInput:
-        raise
     except Exception as error:
         if not is_broken(error):
             raise
@@ -340,20 +334,11 @@ def _list_zip(archive: Archive, source: IO[bytes], wanted: Wanted) -> None:
                     archive.others.append(info.filename)
 
 
-def read_member(archive: Archive, member: str, open_file: Opener, max_bytes: int) -> bytes:
-    """The content of a member, decompressed.
-
-    Raises:
-        UnreadableInput: there is none of that name, it is damaged or larger than `max_bytes`.
-    """
-    return decompress(packed_member(archive, member, open_file, max_bytes), f"{archive.name}:{member}", max_bytes)
-
-
 def packed_member(archive: Archive, member: str, open_file: Opener, max_bytes: int) -> bytes:
     """The content of a member, as it is.
 
     Raises:
-        UnreadableInput: see `read_member`.
+        UnreadableInput: there is none of that name, it is damaged or larger than `max_bytes`.
     """
     name = f"{archive.name}:{member}"
     place = archive.members.get(member)

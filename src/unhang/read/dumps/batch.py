@@ -98,7 +98,8 @@ class BatchReading:
         dump = columns["dump"]
         if self.is_whole and self.counts[0] is None:
             return np.ones(len(dump), bool)
-        ends = np.cumsum(np.bincount(dump, minlength=len(self.files)))
+        size = np.bincount(dump, minlength=len(self.files))
+        ends = np.cumsum(size)
         from_end = ends[dump] - np.arange(len(dump))
         shown = np.zeros(len(dump), bool)
         undecided = np.ones(len(self.files), bool)
@@ -106,7 +107,7 @@ class BatchReading:
             tail = undecided[dump]
             if count is not None:
                 tail &= from_end <= count
-                undecided &= groups.lack_done(tail, columns) & ~(self.is_whole & (ends_of(ends) <= count))
+                undecided &= groups.lack_done(tail, columns) & ~(self.is_whole & (size <= count))
             else:
                 undecided[:] = False
             shown |= tail & ~undecided[dump]
@@ -168,11 +169,6 @@ def _firsts(dump_N: npt.NDArray[np.int64]) -> Ints:
 
 
 _NEVER = 2**63 - 1
-
-
-def ends_of(ends_F: Ints) -> Ints:
-    """How many rows each dump has, from where they end."""
-    return np.diff(ends_F, prepend=0)
 
 
 def _first_backends(columns: Mapping[str, npt.NDArray[Any]], names: Names, dumps: int) -> list[str]:

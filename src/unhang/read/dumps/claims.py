@@ -76,7 +76,8 @@ def claims(files: Sequence[Found]) -> list[Claim]:
         alike_names = [file.name for file in group]
         if len({n.chosen for n in alike_names}) == 1 and (better := choose_field(alike_names)) is not None:
             for file in group:
-                file.name = with_field(file.name, better)
+                name = file.name
+                file.name = replace(name, number=name.fields[better], chosen=better, family=name.shape)
     by_folder = {
         (_place(f.folders).parent_rank, f.name.number) for f in files if _place(f.folders).parent_rank is not None
     }
@@ -145,7 +146,8 @@ def choose(files: Sequence[Found], identify: Identify) -> Choice:
     for claim in known:
         by_replica[claim.replica].append(claim)
     latest = {replica: _latest(by_replica[replica], choice) for replica in sorted(by_replica, key=natural)}
-    if _overlap([{_number(c) for c in part} for part in latest.values()]):
+    numbers = [{_number(c) for c in part} for part in latest.values()]
+    if sum(map(len, numbers)) > len(set().union(*numbers)):
         parts = {f"replica {replica}" if replica else "no replica": part for replica, part in latest.items()}
     else:
         parts = {"": [claim for part in latest.values() for claim in part]}
@@ -158,10 +160,6 @@ def choose(files: Sequence[Found], identify: Identify) -> Choice:
 
 def _number(claim: Claim) -> int:
     return -1 if claim.number is None else claim.number
-
-
-def _overlap(sets: Sequence[set[int]]) -> bool:
-    return sum(map(len, sets)) > len(set().union(*sets))
 
 
 def _named_or_read(found: Sequence[Claim], identify: Identify, choice: Choice) -> list[Claim]:
@@ -221,7 +219,7 @@ def _newest_of_home(found: Sequence[Claim], choice: Choice) -> list[Claim]:
         for claim in sorted(group, key=lambda c: c.age):
             if part.setdefault(_number(claim), claim) is not claim:
                 choice.older.append(claim)
-                reason = f"{show(part[_number(claim)])} is of the same rank, and newer or the original"
+                reason = f"{show(part[_number(claim)])} is from the same rank, and it is newer or the original"
                 choice.notes.append(Unavailable(show(claim), reason))
         if kept.keys() & part.keys():
             left_out += part.values()
@@ -252,7 +250,7 @@ def _resolved(found: Sequence[Claim], identify: Identify, choice: Choice) -> dic
     for number, claim in next(iter(jobs.values())).items():
         if chosen.setdefault(number, claim) is not claim:
             choice.older.append(claim)
-            choice.notes.append(Unavailable(show(claim), f"{show(chosen[number])} is named as the same rank"))
+            choice.notes.append(Unavailable(show(claim), f"{show(chosen[number])} has the same rank in its name"))
     return {"": chosen}
 
 
@@ -338,7 +336,7 @@ class _Dispute:
         kept = show(next(iter(by_size[0].values())))
         self._note(
             f"{len(left_out)} dumps with equal names in {len(self._homes)} folders",
-            f"names and content do not tell their ranks; used are those beside {kept}; name them by global rank, or give one folder",
+            f"names and content do not tell their ranks; those beside {kept} are used; name them by global rank, or give one folder",
         )
         return found
 
@@ -377,11 +375,6 @@ def choose_field(group: list[Named]) -> int | None:
         return None
     unique = [i for i in range(len(group[0].fields)) if len({n.fields[i] for n in group}) == len(group)]
     return unique[0] if len(unique) == 1 else None
-
-
-def with_field(name: Named, field: int) -> Named:
-    """The same name with another of its numbers as the rank."""
-    return replace(name, number=name.fields[field], chosen=field, family=name.shape)
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -266,7 +266,8 @@ class _Shards:
         left = list(files)
         if self.read is read_dump and not self.frames:
             for count in (c for c in lengths(last) if c is not None):
-                left = [f for batch in _batches(left) for f in self._windows(batch, count)]
+                starts = range(0, len(left), WINDOWS_AT_ONCE)
+                left = [f for at in starts for f in self._windows(left[at : at + WINDOWS_AT_ONCE], count)]
         self._whole(left, last)
         return self._shard()
 
@@ -375,8 +376,3 @@ class _Shards:
                 for i, (name, kind) in enumerate(PROGRESS_COLUMNS.items())
             },
         )
-
-
-def _batches(files: Sequence[DumpFile]) -> Iterator[Sequence[DumpFile]]:
-    for at in range(0, len(files), WINDOWS_AT_ONCE):
-        yield files[at : at + WINDOWS_AT_ONCE]

@@ -12,7 +12,6 @@ import gc
 import io
 import os
 import pickle
-import resource
 import select
 import signal
 import socket
@@ -309,7 +308,7 @@ def _serve(
 
 
 def _attempt(task: Task, memory_bytes: int, files: Sequence[DumpFile]) -> Shard | Fell:
-    limit_memory(memory_bytes + restricted_pickle.BYTES_PER_BYTE * sum(file.size for file in files))
+    restricted_pickle.limit_memory(memory_bytes + restricted_pickle.BYTES_PER_BYTE * sum(file.size for file in files))
     try:
         return task(files)
     except UnhangError as error:
@@ -324,15 +323,6 @@ def _keep_freed_memory() -> None:
         set_option = ctypes.CDLL(None).mallopt
         for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
             set_option(option, _KEPT_BYTES)
-
-
-def limit_memory(spare_bytes: int) -> None:
-    """Lets this process allocate so many bytes more than it has."""
-    with open("/proc/self/statm", "rb") as f:
-        in_use = int(f.read().split()[0]) * resource.getpagesize()
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    wanted = in_use + spare_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
 def _send(channel: socket.socket, message: object) -> None:

@@ -19,7 +19,7 @@ from unhang.read.dumps import DEFAULT_GROUP
 from unhang.read.dumps.definitions import MAX_MEMO, Memo
 from unhang.read.dumps.entries import is_of_torchcomms
 from unhang.read.dumps.layouts import GET, INTS, LONG_GET, LONG_PUT, PUT, Irregular, Layout, int_at
-from unhang.read.files import INT64_MAX, decode_json, encodable, text, whole
+from unhang.read.files import INT64_MAX, decode_json, encodable, text, whole, wholes
 
 ENTRIES = b"X\x07\x00\x00\x00entries"
 _RECORD = b"X\x09\x00\x00\x00record_id"
@@ -67,11 +67,7 @@ def _parsed_ranks(text_of_ranks: str) -> tuple[int, ...]:
 
 def ranks_of(value: object) -> tuple[int, ...]:
     """The members of a group as a dump names them, in a list or as its text; empty where it is neither."""
-    if isinstance(value, str):
-        return _parsed_ranks(value)
-    if not isinstance(value, (list, tuple)):
-        return ()
-    return tuple(value) if all(type(r) is int and 0 <= r < 1 << 31 for r in value) else ()
+    return _parsed_ranks(value) if isinstance(value, str) else wholes(value)
 
 
 def completed_group(known: ProcessGroup | None, name: str, desc: str, backend: str) -> ProcessGroup:

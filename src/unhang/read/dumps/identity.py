@@ -74,7 +74,7 @@ class Named:
     @property
     def shape(self) -> str:
         """The name with all numbers blanked, if another of them could be the rank; else empty."""
-        return _blank(self.family) if len(self.fields) > 1 else ""
+        return re.sub(r"\d+", "#", self.family) if len(self.fields) > 1 else ""
 
 
 def is_unfinished(name: str) -> bool:
@@ -178,10 +178,6 @@ def _rank_field(text: str, starts: list[int]) -> int:
     return free[-1] if free else len(starts) - 1
 
 
-def _blank(text: str) -> str:
-    return re.sub(r"\d+", "#", text)
-
-
 _MOST_STEPS = 200_000
 _KEYS_OF_JSON = lazy_pattern(
     rb'"(pg_config|pg_status|entries|record_id|profiling_name|comm_lib_version|nccl_comm_state|collective_seq_id)"\s*:'
@@ -208,13 +204,8 @@ class Identity(NamedTuple):
     world: int | None = None
 
 
-def own_rank(data: bytes) -> int | None:
-    """The rank that wrote a dump, from the groups it is in and its point-to-point calls; None if they do not say it."""
-    return identity(data).rank
-
-
 def identity(data: bytes) -> Identity:
-    """Whose dump it is. A damaged file says what its first part does."""
+    """Whose dump it is, from the groups that its rank is in and its point-to-point calls. A damaged file says what its first part does."""
     if data.lstrip()[:1] == b"{":
         try:
             dump = decode_json(data, "dump")

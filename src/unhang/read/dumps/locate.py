@@ -20,10 +20,8 @@ from unhang.errors import UnreadableInput
 from unhang.model import Unavailable
 from unhang.read.dumps import DumpFile, archive, identity
 from unhang.read.dumps.claims import Claim, Found, choose
-from unhang.read.dumps.identity import Identity, Named, own_rank
+from unhang.read.dumps.identity import Identity, Named
 from unhang.read.files import read_bytes, unreadable
-
-__all__ = ["Located", "locate", "own_rank", "read_dump"]
 
 MAX_DEPTH = 24
 MAX_NAMED = 16
@@ -53,7 +51,9 @@ def locate(paths: Sequence[str | Path]) -> Located:
 
     Nothing raises for a file: what cannot be used stands in `absent`.
     """
-    found = walk(paths)
+    found = _Walk()
+    for path in paths:
+        found.add(path)
     choice = choose(found.found, _identify)
     notes = [*found.absent, *choice.notes]
     empty = choose(found.empty, lambda _: Identity()).files if found.empty else {}
@@ -117,7 +117,8 @@ def read_dump(file: DumpFile, max_bytes: int = archive.MAX_DUMP_BYTES) -> bytes:
         UnreadableInput: it is gone, damaged, empty, or larger than `max_bytes`.
     """
     if file.member:
-        return archive.read_member(archive_at(file.path), file.member, opener(file.path), max_bytes)
+        packed = archive.packed_member(archive_at(file.path), file.member, opener(file.path), max_bytes)
+        return archive.decompress(packed, str(file), max_bytes)
     if not is_url(file.path):
         return archive.decompress(read_bytes(Path(file.path), max_bytes), file.path, max_bytes)
     try:
@@ -133,7 +134,7 @@ def read_dump(file: DumpFile, max_bytes: int = archive.MAX_DUMP_BYTES) -> bytes:
 
 
 @dataclass
-class Walk:
+class _Walk:
     """What was found so far."""
 
     found: list[Found] = field(default_factory=list)
@@ -147,7 +148,7 @@ class Walk:
         if is_url(str(given)):
             self._add_url(str(given))
             return
-        path = local_path(str(given))
+        path = os.path.abspath(os.path.expanduser(str(given).removeprefix("file://")))
         try:
             status = os.stat(path)
         except (OSError, ValueError) as error:
@@ -257,9 +258,7 @@ class Walk:
             self.absent.append(Unavailable(f"part of {path}", content.damage))
         if content.others:
             shown = ", ".join(content.others[:3]) + (", ..." if len(content.others) > 3 else "")
-            reason = (
-                f"{path}: {shown} not read, since no dump is called so; unpack it, or give the archive by its own name"
-            )
+            reason = f"{path}: {shown} not read, since no dump has such a name; unpack it, or give the archive by its own name"
             self.absent.append(Unavailable(f"archive {path}", reason))
 
     def _add_url(self, url: str) -> None:
@@ -292,11 +291,6 @@ class Walk:
 def is_url(path: str) -> bool:
     """Whether a path is a URL for fsspec."""
     return "://" in path and not path.startswith("file://")
-
-
-def local_path(path: str) -> str:
-    """The absolute path of a local file, also of a file:// URL."""
-    return os.path.abspath(os.path.expanduser(path.removeprefix("file://")))
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -385,11 +379,3 @@ def _written_ns(info: dict[str, Any]) -> int:
         if isinstance(value, datetime):
             return int(value.timestamp() * 1e9)
     return 0
-
-
-def walk(paths: Iterable[str | Path]) -> Walk:
-    """Everything that lies under the paths."""
-    found = Walk()
-    for path in paths:
-        found.add(path)
-    return found

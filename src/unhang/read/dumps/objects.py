@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,25 +68,16 @@ def load(
         UnreadableInput: it is no dump, damaged, an attack, or of an unknown version.
     """
     data, name = (source, name) if isinstance(source, bytes) else (read_bytes(source), str(source))
-    if data.lstrip()[:1] == b"{":
-        dump = decode_json(data, name)
-    elif trusted:
-        dump = _unpickle(data, name)
-    elif guard is not None:
-        dump = _unpickle_guarded(data, name, guard)
-    else:
-        with PickleGuard() as own:
-            dump = _unpickle_guarded(data, name, own)
-    return _checked(dump, name)
+    is_json = data.lstrip()[:1] == b"{"
+    return _checked(decode_json(data, name) if is_json else _unpickle(data, name, guard, trusted), name)
 
 
-def _unpickle_guarded(data: bytes, name: str, guard: PickleGuard) -> object:
-    if reason := guard.refusal(data):
-        raise unreadable(name, f"not a readable flight-recorder dump: {reason}")
-    return _unpickle(data, name)
-
-
-def _unpickle(data: bytes, name: str) -> object:
+def _unpickle(data: bytes, name: str, guard: PickleGuard | None, trusted: bool) -> object:
+    if not trusted:
+        with nullcontext(guard) if guard is not None else PickleGuard() as child:
+            refusal = child.refusal(data)
+        if refusal:
+            raise unreadable(name, f"not a readable flight-recorder dump: {refusal}")
     try:
         return restricted_pickle.load(data)
     except restricted_pickle.PICKLE_ERRORS as error:

@@ -69,9 +69,9 @@ class DumpReader:
             self._seen = merge([_without(self._seen, {f.rank for f in wanted}), self._read(wanted, None, True)])
         return self._consistent(self._seen)
 
-    def everything(self, frames: bool = False) -> Shard:
-        """All calls of all ranks."""
-        return self._consistent(self.given or self._read(self.files, None, frames))
+    def everything(self) -> Shard:
+        """All calls of all ranks, without stacks."""
+        return self._consistent(self.given or self._read(self.files, None, False))
 
     def run(self, task: Task, files: Sequence[DumpFile]) -> Shard:
         """What a task gives on files, run where these dumps are read."""
@@ -99,7 +99,7 @@ class DumpReader:
         """With one number for each group, and without what is of an earlier run."""
         stale = stale_ranks(shard)
         if stale:
-            reason = "its calls end before those of the other ranks begin: it is of an earlier run"
+            reason = "its calls end before those of the other ranks begin: it is from an earlier run"
             notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
             shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
         table = with_world(unify_groups(shard.table), {f.rank for f in self.files})
@@ -199,7 +199,8 @@ class CacheEntry:
             return None
         if not status:
             return None
-        described = [(f.rank, os.fsencode(f.path), os.fsencode(f.member), *_identity(status[f.path])) for f in files]
+        told = {path: (s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev) for path, s in status.items()}
+        described = [(f.rank, os.fsencode(f.path), os.fsencode(f.member), *told[f.path]) for f in files]
         key = ascii((_FORMAT, __version__, last, frames, described))
         newest = max(s.st_mtime_ns for s in status.values())
         is_settled = time.time_ns() - newest > SETTLED_S * 1e9
@@ -239,10 +240,6 @@ class CacheEntry:
             except OSError:
                 continue
         return False
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
 
 
 def _folders(paths: Sequence[str]) -> tuple[Path, ...]:

@@ -160,12 +160,8 @@ def variables() -> dict[str, Variable]:
             library = "gloo" if name.startswith("GLOO_") else table.library
             found[name] = Variable(name, library)
     for name, entry in _load("meanings.json").items():
-        found[name] = _variable(name, entry)
+        found[name] = Variable(name, **{**entry, "values": tuple(entry.get("values", ()))})
     return dict(sorted(found.items()))
-
-
-def _variable(name: str, entry: dict[str, Any]) -> Variable:
-    return Variable(name, **{**entry, "values": tuple(entry.get("values", ()))})
 
 
 @cache

@@ -9,11 +9,12 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from unhang.errors import UnreadableInput
 from unhang.read.environment import MAX_VALUE, Assignment, Settings, in_scope, unquoted
-from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
+from unhang.read.environment.texts import read_config, read_log, read_shell
 from unhang.read.files import regular_size, unreadable
 from unhang.read.logs.decode import NAMES as DOCUMENTS
 from unhang.read.logs.decode import is_document, pasted, settings_in
@@ -40,7 +41,9 @@ def read_python(text: str, path: str = "") -> Settings:
         found = _Finder()
         found.visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _by_lines(text, path)
+        return Settings(
+            path, "python", tuple(_line_assignments(text)), frozenset(filter(in_scope, _READ.findall(text)))
+        )
     ordered = sorted(found.assignments, key=lambda a: a.line or 0)
     return Settings(path, "python", tuple(ordered), frozenset(found.mentions))
 
@@ -124,12 +127,8 @@ def _constant(node: ast.expr) -> str | None:
     return None
 
 
-def _by_lines(text: str, path: str) -> Settings:
-    """The same by regular expressions, for code that this Python cannot parse, and for notebooks."""
-    return Settings(path, "python", tuple(_line_assignments(text)), frozenset(filter(in_scope, _READ.findall(text))))
-
-
 def _line_assignments(text: str) -> Iterator[Assignment]:
+    """What is set, by regular expressions: in code that this Python cannot parse, and in notebooks."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith("#"):
             continue
@@ -282,7 +281,7 @@ def _reader(path: Path, text: str) -> _Reader:
     if _SHELL_NAMES.fullmatch(path.name):
         return read_shell
     if path.suffix.lower() in _NAMED_ONLY:
-        return read_json_text
+        return partial(read_config, form="json")
     if path.suffix.lower() in DOCUMENTS:  # one that is named: in a folder they are run books
         return read_document
     if found := _BY_SUFFIX.get(path.suffix.lower()):

@@ -176,7 +176,7 @@ LOOK_AHEAD, MAX_LINE = 4, 1 << 14
 
 
 def read_config(text: str, path: str = "", form: str = "yaml") -> Settings:
-    """The variables of a configuration file, those of shell commands in it among them."""
+    """The variables of a configuration file, those of shell commands in it among them: in JSON text is data and no command."""
     lines = text.split("\n")
     assignments: list[Assignment] = []
     launches: list[Launch] = []
@@ -193,11 +193,6 @@ def read_config(text: str, path: str = "", form: str = "yaml") -> Settings:
         mentions |= {n for n in re.findall(r"\$[({]?(\w+)", line) if in_scope(n)} - {a.name for a in found}
         assignments.extend(found)
     return Settings(path, form, tuple(assignments), frozenset(mentions), tuple(launches))
-
-
-def read_json_text(text: str, path: str = "") -> Settings:
-    """The variables of a JSON file: names and values only, as text in it is data and no command."""
-    return read_config(text, path, form="json")
 
 
 def _plain(raw: str) -> str:

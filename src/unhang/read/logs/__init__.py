@@ -10,23 +10,12 @@ from hashlib import blake2b
 from pathlib import Path
 
 from unhang.model import LogEvent, LogLine, RaisedError, grouped
-from unhang.read.logs.catalogue import anchor_of, derived, example_of, literals, row_regex, searched_rows, speaking_rows
+from unhang.read.logs.catalogue import row_regex, searched_rows
 from unhang.read.logs.scan_engines import AnchorIndex, words_in_lines
 
 FOLDER = Path(__file__).parent / "lines"
 INDEX = FOLDER / "anchors.tsv"
 _NOTHING, _BACKGROUND, _ANCHORS = "-", "background", "anchors: "
-_SHARED = 6  # characters of a literal text of the tables that is long enough to find messages of the catalogue, too
-# What many messages of one program have in common, and hardly another line.
-_COMMON = (
-    "nvidia-container-cli: ",
-    "nvidia-fabricmanager",
-    ": command not found",
-    "srun: fatal: ",
-    "mpirun ",
-    "job killed: ",
-    "TERM_",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +58,8 @@ def all_patterns() -> tuple[Pattern, ...]:
     return tuple(row for path in sorted(FOLDER.glob("*.lines")) for row in table(path.stem))
 
 
-@cache
-def table(name: str) -> tuple[Pattern, ...]:
-    """The rows of one table, by its path in the folder: `nccl`, `machine/kernel`."""
-    return tuple(read_table(FOLDER / f"{name}.lines", _index()))
-
-
 @dataclass
-class _Row:
+class WrittenRow:
     """A row as it is written. `anchors`: those that it gives itself."""
 
     kind: str
@@ -88,10 +71,10 @@ class _Row:
     anchors: tuple[str, ...] = ()
 
 
-def _rows(path: Path) -> tuple[str, list[_Row]]:
+def written_rows(path: Path) -> tuple[str, list[WrittenRow]]:
     """The first sentence of a table, and its rows."""
     title, emitter, layer = "", "", ""
-    rows: list[_Row] = []
+    rows: list[WrittenRow] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         mark = line[:1]
         if mark in ("", "#"):
@@ -100,7 +83,7 @@ def _rows(path: Path) -> tuple[str, list[_Row]]:
             _, emitter, layer = line.split()
         elif not mark.isspace():
             kind, role, says, regex = line.split(None, 3)
-            rows.append(_Row(kind, role, says, regex.rstrip(), emitter, layer))
+            rows.append(WrittenRow(kind, role, says, regex.rstrip(), emitter, layer))
         elif (more := line.strip()).startswith(_ANCHORS):
             rows[-1].anchors = tuple(more.removeprefix(_ANCHORS).replace("[ ]", " ").split(" | "))
         else:
@@ -108,19 +91,29 @@ def _rows(path: Path) -> tuple[str, list[_Row]]:
     return title, rows
 
 
-def read_table(path: Path, index: Mapping[str, tuple[str, ...]]) -> Iterator[Pattern]:
-    """The rows of one table. Anchors that neither a row nor the index gives are derived, which takes longer.
+@cache
+def table(name: str) -> tuple[Pattern, ...]:
+    """The rows of one table, by its path in the folder: `nccl`, `machine/kernel`.
 
     A row is `kind role says regex`. A line that is indented goes on with the regex, or gives `anchors: ... | ...`; `@ emitter
     layer` holds for the rows that follow; `#` begins a comment, and the first one is the table's title. Spaces at the end of a
     line do not count: `[ ]` does.
+
+    Raises:
+        LookupError: the index lacks the anchors of a row that gives none.
     """
-    title, rows = _rows(path)
+    title, rows = written_rows(FOLDER / f"{name}.lines")
+    found = []
     for row in rows:
         proves = "" if row.says in (_NOTHING, _BACKGROUND) else row.says
-        anchors = row.anchors or index.get(key_of(row.regex)) or derived(row.regex)
+        anchors = row.anchors or _index().get(key_of(row.regex))
+        if anchors is None:
+            raise LookupError(f"{INDEX.name} lacks {row.kind} of {name}.lines: run `make pages`")
         is_background = row.says == _BACKGROUND
-        yield Pattern(row.kind, row.role, proves, row.regex, anchors, row.emitter, row.layer, title, is_background)
+        found.append(
+            Pattern(row.kind, row.role, proves, row.regex, anchors, row.emitter, row.layer, title, is_background)
+        )
+    return tuple(found)
 
 
 def key_of(regex: str) -> str:
@@ -128,20 +121,10 @@ def key_of(regex: str) -> str:
     return blake2b(regex.encode(), digest_size=6).hexdigest()
 
 
-def index_text() -> str:
-    """What the index must hold: the anchors of all rows that give none. To derive them all takes too long at a start."""
-    rows = {row.regex for path in FOLDER.rglob("*.lines") for row in _rows(path)[1] if not row.anchors}
-    found = {key_of(regex): derived(regex) for regex in rows}
-    return "".join("\t".join([key, *anchors]) + "\n" for key, anchors in sorted(found.items()) if anchors)
-
-
 @cache
 def _index() -> Mapping[str, tuple[str, ...]]:
-    try:
-        text = INDEX.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return {}
-    return {key: tuple(anchors) for key, *anchors in (line.split("\t") for line in text.splitlines())}
+    lines = INDEX.read_text(encoding="utf-8").splitlines()
+    return {key: tuple(anchors) for key, *anchors in (line.split("\t") for line in lines)}
 
 
 def _by_anchor(patterns: Iterable[Pattern]) -> Mapping[str, tuple[Pattern, ...]]:
@@ -154,26 +137,6 @@ def of_catalogue() -> tuple[Pattern, ...]:
     """The rows of the catalogue that a search looks for. They prove nothing of the job's end: a job may go on after them."""
     rows = searched_rows()
     return tuple(Pattern(r.kind, r.role, "", row_regex(r), anchors, r.emitter, r.layer) for r, anchors in rows)
-
-
-def searched_text() -> str:
-    """What the list of searched messages of the catalogue must hold.
-
-    Those that establish a cause, are no text of an exception, and are no line of the tables; each with the literal text by which
-    it is found, one of the tables' where it holds one.
-    """
-    lines = _by_anchor(p for p in all_patterns() if not p.is_background)
-    index = AnchorIndex(lines)
-    found: dict[str, str] = {}
-    for row in speaking_rows():
-        for template in () if row.is_raised else row.templates:
-            examples = (example_of(template), example_of(template, "PCI:0000:3b:00"))
-            if not any(p.compiled.search(e) for e in examples for anchor in index.anchors_in(e) for p in lines[anchor]):
-                shared = [a for part in literals(template) for a in index.anchors_in(part) if len(a) >= _SHARED]
-                common = next((text for text in _COMMON if text in template), "")
-                found[template] = common or max(shared, key=len, default=anchor_of(template))
-    shortest = {a: min((b for b in found.values() if b in a), key=len) for a in found.values()}
-    return "".join(f"{shortest[anchor]}\t{template}\n" for template, anchor in found.items())
 
 
 @cache
@@ -240,12 +203,8 @@ def events_of(lines: Iterable[LogLine]) -> tuple[LogEvent, ...]:
     if "ending.by_script" not in counts:
         return tuple(kept)
     asked = next(e.order for e in found if e.kind == "ending.by_script")
-    return tuple(e for e in kept if e.order < asked or not _is_own_end(e))
-
-
-def _is_own_end(event: LogEvent) -> bool:
-    """Whether a step was cancelled, and not for a limit: after the script itself asked for that, it is no trouble."""
-    return event.kind == "ending.cancelled" and not event["why"]
+    # A step that was cancelled after the script itself had asked for that, and not for a limit, is no trouble.
+    return tuple(e for e in kept if e.order < asked or e.kind != "ending.cancelled" or e["why"])
 
 
 def _ignored(events: Sequence[LogEvent]) -> set[int]:
@@ -312,12 +271,6 @@ def events_of_errors(
                 yield LogEvent(
                     row.kind, line, error.source, order + number, rank, time_ns=error.time_ns or None, fields=fields
                 )
-
-
-def guards_text() -> str:
-    """The echoes for the guards, which run in the user's process and import nothing of this: an expression and its anchors a line."""
-    echoes = dict.fromkeys((p.regex, p.anchors) for p in (*_general(), *all_patterns()) if p.role == "echo")
-    return "".join("\t".join([regex, *anchors]) + "\n" for regex, anchors in echoes)
 
 
 def _rows_for(text: str) -> Iterator[Pattern]:

@@ -162,19 +162,26 @@ def records_of(value: object, depth: int = 3) -> list[object]:
 
 
 def _text(data: bytes) -> str:
-    """UTF-8 where it is; else UTF-16 by its mark or its zeros, or one byte for each character."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", "replace")
-    sample = data[:_UTF16_SAMPLE]
-    for encoding, at in (("utf-16-le", 1), ("utf-16-be", 0)):
-        zeros, others = sample[at::2].count(0), sample[1 - at :: 2].count(0)
-        if len(sample) >= 8 and zeros > 0.4 * len(sample) and not others:
-            return data.decode(encoding, "replace")
+    """UTF-8 where it is; else UTF-16, or one byte for each character."""
+    if encoding := wide_encoding(data):
+        return data.decode(encoding, "replace")
     text = data.decode("utf-8-sig", "replace")
     broken = text.count("\ufffd")
     if broken and broken > sum(c > "\x7f" for c in text) - broken and not any("\u0080" <= c < "\ufffd" for c in text):
         return data.decode("cp1252", "replace")
     return text
+
+
+def wide_encoding(start: bytes) -> str:
+    """The encoding of a log in UTF-16, told by its mark or its zeros; "" for all others."""
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    sample = start[:_UTF16_SAMPLE]
+    for encoding, at in (("utf-16-le", 1), ("utf-16-be", 0)):
+        zeros, others = sample[at::2].count(0), sample[1 - at :: 2].count(0)
+        if len(sample) >= 8 and zeros > 0.4 * len(sample) and not others:
+            return encoding
+    return ""
 
 
 def _last_states(line: str) -> list[str]:

@@ -272,8 +272,8 @@ def take_stacks(records: dict[int, RankRecord], logs: Logs, has_calls: bool) -> 
         if not is_bare:
             for rank, dumps in _last_dumps(log, events[id(log)]).items():
                 _add(records, rank, _judged(dumps, waited), is_mixture)
-        elif (owner := _owner(path, log)) is None:
-            reason = "neither the file's name nor its lines tell it; name the file like rank_3_stacks.txt"
+        elif (owner := rank_of_stacks(path) if log.lines[0].rank is None else log.lines[0].rank) is None:
+            reason = "neither the file's name nor its lines say so; name the file like rank_3_stacks.txt"
             nobodys.append(Unavailable(f"whose stacks are in {path.name}", reason))
         else:
             dumps = _dumps(log.lines)
@@ -281,10 +281,6 @@ def take_stacks(records: dict[int, RankRecord], logs: Logs, has_calls: bool) -> 
             if len(dumps) == 1:  # of several it matters when they were printed, as of what lies between other lines
                 taken.add(id(log))
     return [pair for pair in logs if id(pair[1]) not in taken], nobodys
-
-
-def _owner(path: Path, log: OutputLog) -> int | None:
-    return rank_of_stacks(path) if log.lines[0].rank is None else log.lines[0].rank
 
 
 def _last_dumps(log: OutputLog, events: Sequence[LogEvent]) -> dict[int, Dumps]:

@@ -78,7 +78,7 @@ def test_bundles(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -
     assert [(f.rank, f.path) for f in found.files] == [(r, str(path)) for r in range(7)]
     assert [read_dump(f) for f in found.files] == [*(distinct(r) for r in range(6)), JSON]
     assert f"{path}: job/train.log, job/rank_9" in notes(found)
-    assert "not read, since no dump is called so; unpack it" in notes(found)
+    assert "not read, since no dump has such a name; unpack it" in notes(found)
     assert list(scratch.iterdir()) == []
     if suffix != ".zip":
         assert {f.written_ns for f in found.files} == {LONG_AGO * 10**9}

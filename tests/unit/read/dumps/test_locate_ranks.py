@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from made_dumps import BOMBS, as_json, doubling_key, dump, entry, pickled
 from test_locate import groups, notes, paths, put
 
-from unhang.read.dumps.locate import locate, own_rank
+from unhang.read.dumps.identity import identity
+from unhang.read.dumps.locate import locate
 
 SEND = entry(1, "nccl:send 1->0", is_p2p=True, process_group=("7", "pp"))
 
@@ -27,6 +28,10 @@ def meshed(rank: int, world: int = 8, tensor: int = 4) -> bytes:
 
 def configured(**ranks: Sequence[int]) -> dict[str, object]:
     return {name[1:]: {"name": name[1:], "desc": "", "ranks": str(list(r))} for name, r in ranks.items()}
+
+
+def own_rank(data: bytes) -> int | None:
+    return identity(data).rank
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_what_cannot_be_decided_is_told(tmp_path: Path) -> None:
     found = locate([tmp_path])
     assert paths(found, tmp_path) == {r: f"node0/nccl_trace_rank_{r}" for r in range(4)}
     assert len(found.older) == 3
-    assert "names and content do not tell their ranks; used are those beside" in notes(found)
+    assert "names and content do not tell their ranks; those beside" in notes(found)
 
 
 def test_a_backup_of_one_file_changes_nothing(tmp_path: Path) -> None:
