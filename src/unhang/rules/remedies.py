@@ -12,7 +12,7 @@ from unhang.analyze import decisions
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
 from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
-from unhang.analyze.handled import BegunAnew, skipped_calls
+from unhang.analyze.handled import BegunAnew, raised_in_loss, skipped_calls
 from unhang.analyze.may_differ import OPEN
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, function_at, nodes_around, surroundings
@@ -290,6 +290,8 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
 
     To agree behind the handler helps only where no calls with others stand between what raised and the handler: else it has skipped these.
     """
+    if (loss := raised_in_loss(error)) is not None:
+        return (_loss_of_zero(*loss), "re-raise"), None
     skipped = skipped_calls(case, error)
     if skipped is None:
         return ("decide together", "re-raise"), None
@@ -309,6 +311,16 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
     )
     title = "Let all ranks raise it together: then all of them go to the handler"
     return (edit(title, advice, verify=_SEE, does="decide together"), "re-raise"), test
+
+
+def _loss_of_zero(line: Frame, raises: str, output: str) -> Fix:
+    """For what the loss function of a pipeline raises: it leaves the step between two transfers."""
+    return edit(
+        "Raise nothing in the loss of a pipeline: the other stages wait for the rest of the step",
+        f"# {w.spot(line)}, in place of `{raises}`\n"
+        f"return {output}.sum() * 0.0   # counts nothing, and has a gradient: so the stage makes the transfers that the others wait for",
+        verify=_SEE,
+    )
 
 
 def _is_whole(text: str) -> bool:
