@@ -259,6 +259,19 @@ def end_the_thread(evidence: RankEvidence) -> Fix | None:
     )
 
 
+def without_its_server(evidence: RankEvidence, frame: Frame | None) -> Fix | None:
+    """How a line goes on that waits for what a thread was to tell which has ended; None where the source does not show it."""
+    found = own_threads.ended_server(frame, evidence.stacks) if frame is not None else None
+    if frame is None or found is None:
+        return None
+    return edit(
+        f"Wait only as long as the thread runs that is to end the wait: {found.function}() has ended",
+        f"# {w.spot(frame)}, in place of `{found.wait}`; what is left for the thread is lost\n"
+        f"while not {found.event}.wait(1.0) and {found.thread}.is_alive():\n    pass",
+        verify=f"{AGAIN}: the process ends",
+    )
+
+
 def of_worker(place: Frame | None, otherwise: Frame | None) -> tuple[str, Mapping[str, object]]:
     """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands."""
     if inherited := fresh_lock(place):

@@ -18,7 +18,7 @@ from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, gr
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.job.unmet import open_transfers
+from unhang.rules.job.pairs import open_transfers
 from unhang.rules.log_lines import found_in, quote
 from unhang.rules.remedies import of_any_sender, one_width
 
