@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze import decisions
+from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
 from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
@@ -367,5 +368,23 @@ def one_width(folder: str) -> Fix | None:
         f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
         "batch = F.pad(batch, (0, widest - batch.shape[1]))   # every batch, on every rank; widest: of all batches, the same in each step\n"
         "# or make the stage and its schedule anew wherever the width changes",
+        verify=CLEAN,
+    )
+
+
+def make_for_all(case: Case, error: RaisedError, ranks: Sequence[int]) -> Fix | None:
+    """For a module that a rank wraps for all ranks where it alone needs one: each rank makes what any of them needs."""
+    table = case.calls
+    last = {r: table.rank_rows(r) for r in case.ranks if r not in ranks}
+    paths = [user_path(table.call(rows.stop - 1).frames) for rows in last.values() if rows.stop > rows.start]
+    found = decisions.made_where_needed(error.frames, paths)
+    if found is None:
+        return None
+    whole = found.whole.replace("\n", "\n    ")
+    return edit(
+        f"Let every rank make what one needs: `{found.makes}` wraps a module, which all ranks do together",
+        f"# {w.spot(found.at)}, in place of the `if`, on every rank; each comes here once in a round\n"
+        f"needed = [None] * dist.get_world_size(); dist.all_gather_object(needed, {found.key}); mine = {found.key}\n"
+        f"for {found.key} in sorted(set(needed)):\n    {whole}\n{found.key} = mine",
         verify=CLEAN,
     )

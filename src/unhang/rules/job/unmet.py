@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from unhang.analyze.align import StuckCollective, majority
 from unhang.analyze.callpath import Path, fork_of, innermost, user_path
+from unhang.analyze.loop_heads import groups_in_turn
 from unhang.analyze.open_calls import all_in_unknown_calls
 from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.sides import started_ns
@@ -17,10 +18,10 @@ from unhang.analyze.streams import Streams, stack_path
 from unhang.analyze.trees import files_beside, last_name, line_text, nodes_of
 from unhang.analyze.waits_for import setter_of
 from unhang.analyze.ways_out import only_way_past
-from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
-from unhang.rules.base import Found, rule
+from unhang.rules.base import Found, edit, rule
 from unhang.rules.late import found_late
 
 
@@ -53,7 +54,9 @@ def _not_by_all(
     gate = deciding(around(frame, started_ns(s.case)).conditions) if frame else None
     others = [r for r in s.case.in_sight if r not in makers]
     say, more = said_plainly(gate, frame, makers, others, "new_group", is_skipped=False)
+    crossed = _are_crossed({r: calls[i] for r, calls in made.items() if i < len(calls)})
     words = {
+        "pairs": w.listed([f"rank {r} that of {d}" for r, d in sorted(details.items())]),
         "who": w.name_ranks(makers),
         "call": call.detail,
         "line": w.place(frame),
@@ -69,10 +72,44 @@ def _not_by_all(
         culprits,
         [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
         words,
-        say,
+        "apart" if crossed else say,
+        fixes=_one_turn(call.frames) if crossed else ("on every rank",),
         location=frame,
         collective={"op": "new_group", "seq": call.index},
-        condition=gate_of(gate),
+        condition=None if crossed else gate_of(gate),
+    )
+
+
+def _are_crossed(calls: Mapping[int, PendingCall]) -> bool:
+    """Whether each rank waits at one line in a group of its own and one other rank, which waits in another group there."""
+    groups = {r: set(c.detail.split(",")) for r, c in calls.items() if c.ended_ns is None}
+    is_own = all(str(r) in members and len(members) == 2 for r, members in groups.items())
+    ways = {user_path(c.frames) for c in calls.values()}
+    is_waited = all({str(r) for r in groups} >= members for members in groups.values())
+    return (
+        len(groups) > 2
+        and is_own
+        and is_waited
+        and len(ways) == 1
+        and len({*map(frozenset, groups.values())}) == len(groups)
+    )
+
+
+def _one_turn(frames: Sequence[Frame]) -> tuple[str | Fix, ...]:
+    """To make the groups at the start is not enough where each rank comes to them in an order of its own: it then waits so in the calls of the groups."""
+    turn = groups_in_turn(user_frames(frames))
+    if turn is None:
+        return ("in one order",)
+    start = (
+        f"in __init__() of {turn.owner}, which every rank makes" if turn.owner else "right after init_process_group()"
+    )
+    return (
+        edit(
+            "Make the groups on every rank at the start, and come to them in one order",
+            f"# {w.spot(turn.made)}, not here but {start}\n{turn.text}\n"
+            f"# {w.spot(turn.head)}: go over it in the order of the groups, in place of `{turn.old}`\n{turn.new}",
+            does="every rank calls",
+        ),
     )
 
 
