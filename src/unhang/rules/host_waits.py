@@ -7,7 +7,7 @@ from itertools import chain
 from textwrap import indent
 from typing import Any, NamedTuple
 
-from unhang.analyze import given_back, host_waits, locks, outside_waits, own_threads, polling
+from unhang.analyze import given_back, host_waits, locks, outside_waits, own_threads, polling, sleepers
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
@@ -218,9 +218,20 @@ def _of_children(s: Situation, late: LateRank, frame: Frame, evidence: RankEvide
     if awaits in _OF_A_LOCK and (kept := host_waits.not_released(frame.file, frame.line)):
         spot, work = w.line_at(kept.path, kept.released), indent(kept.work, "    ")
         yield _fix("release always", kept, spot=spot, work=work, since=kept.taken)
+    if gone := sleepers.killed_sleepers(evidence.main_frames):
+        yield _without_sleepers(gone)
     if awaits in OF_A_PROCESS and (silent := host_waits.unanswered([*s.case.launcher_stacks, *children])):
         spot = w.line_at(silent.head.file, silent.way.leaves_at)
         yield _fix("answer each", spot=spot, test=silent.way.text, answer=silent.answer)
+
+
+def _without_sleepers(gone: sleepers.KilledSleepers) -> Fix:
+    changes = "\n".join(f"# {w.spot(at)}, in place of `{old}`\n{new}" for at, old, new in gone.changes)
+    return edit(
+        f"Let `{gone.event}` count no sleepers: {w.spot(gone.ends)} ends processes that wait for it, and set() waits for an answer of each",
+        changes,
+        verify=f"{AGAIN}: the rank goes on",
+    )
 
 
 def _with_threads(decorator: str) -> str:
