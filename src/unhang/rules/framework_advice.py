@@ -241,3 +241,16 @@ def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix 
         f"{first}\n# line {frame.line}: {name} instead of {text}",
         does="every rank calls",
     )
+
+
+def of_lost_dimension(d: Divergence) -> Fix | None:
+    """For a tensor that has fewer dimensions on a rank which has one row of it."""
+    lost = framework_settings.lost_dimension(d)
+    if lost is None:
+        return None
+    return edit(
+        f"Keep the first dimension: `{lost.call}` takes it out where a rank has one row, and its sizes are then fewer",
+        f"# {w.spot(lost.at)}, in place of `{lost.statement}`, on every rank\n"
+        f"whole = {lost.whole}\n"
+        f"{lost.statement.replace(lost.call, 'whole.reshape(len(whole), *(n for n in whole.shape[1:] if n != 1))', 1)}",
+    )

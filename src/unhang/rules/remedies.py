@@ -22,7 +22,7 @@ from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.base import AGAIN, CLEAN, edit
-from unhang.rules.framework_advice import of_monitor
+from unhang.rules.framework_advice import of_lost_dimension, of_monitor
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE = f"{AGAIN}: all ranks make the same calls"
@@ -60,6 +60,8 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return _same_buffers(d)
     if (unordered := _of_one_method(d)) is not None:
         return unordered
+    if (kept := of_lost_dimension(d)) is not None:
+        return Remedy((kept,))
     if d.location is not None and (outputs := _of_outputs(d, str(Path(d.location.file).parent))) is not None:
         return outputs
     if d.in_library is not None and d.location is not None:
