@@ -7,13 +7,13 @@ from itertools import chain
 from textwrap import indent
 from typing import Any, NamedTuple
 
-from unhang.analyze import given_back, host_waits, locks, outside_waits, own_threads, polling, sleepers
+from unhang.analyze import given_back, host_waits, locks, outside_waits, own_threads, polling
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
 from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
-from unhang.model.findings import LIMIT
+from unhang.model.findings import LIMIT, LOOK
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, card_of, edit, with_words
 from unhang.rules.known_repairs import known_repairs
@@ -218,19 +218,22 @@ def _of_children(s: Situation, late: LateRank, frame: Frame, evidence: RankEvide
     if awaits in _OF_A_LOCK and (kept := host_waits.not_released(frame.file, frame.line)):
         spot, work = w.line_at(kept.path, kept.released), indent(kept.work, "    ")
         yield _fix("release always", kept, spot=spot, work=work, since=kept.taken)
-    if gone := sleepers.killed_sleepers(evidence.main_frames):
-        yield _without_sleepers(gone)
+    if gone := outside_waits.ended_sleepers(evidence.main_frames):
+        yield _asked_to_end(gone)
     if awaits in OF_A_PROCESS and (silent := host_waits.unanswered([*s.case.launcher_stacks, *children])):
         spot = w.line_at(silent.head.file, silent.way.leaves_at)
         yield _fix("answer each", spot=spot, test=silent.way.text, answer=silent.answer)
 
 
-def _without_sleepers(gone: sleepers.KilledSleepers) -> Fix:
-    changes = "\n".join(f"# {w.spot(at)}, in place of `{old}`\n{new}" for at, old, new in gone.changes)
+def _asked_to_end(gone: outside_waits.EndedSleepers) -> Fix:
+    """Killed amid anything, a process may have left more than this event behind: so no change of one line mends it."""
     return edit(
-        f"Let `{gone.event}` count no sleepers: {w.spot(gone.ends)} ends processes that wait for it, and set() waits for an answer of each",
-        changes,
+        f"Let the processes end by themselves: {w.spot(gone.ends)} ends some by force that are still waited for",
+        f"{w.spot(gone.wakes)}: `{gone.text}` waits until each process that slept there has answered, also one that `{gone.how}` has ended. "
+        "A flag that they read behind their wait ends them safely, with their queue read until they have gone: a process that is ended as it "
+        "puts keeps the lock of the queue, too",
         verify=f"{AGAIN}: the rank goes on",
+        kind=LOOK,
     )
 
 
