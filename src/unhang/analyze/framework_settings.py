@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path as Folder
 from typing import NamedTuple
 
 from unhang.analyze.align import calls_at
@@ -16,14 +17,13 @@ from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, surroundings
 from unhang.analyze.trees import (
-    argument_of,
-    calls_on,
+    Function,
+    functions_in,
     importers_beside,
     inside,
     is_local_namesake,
     last_name,
     names_in,
-    parameters_of,
     program_files,
     tree_of,
 )
@@ -321,47 +321,36 @@ def _changed(body: Sequence[ast.stmt]) -> str:
     return ""
 
 
-_SHARES_SIZES = ("_pad_across_processes", "gather_all_tensors")
+_AS_THEY_COME = ("as_completed", "imap_unordered")
 
 
-class LostDimension(NamedTuple):
-    """`statement` takes out every dimension of size 1 of `whole`, by `call`, before its result is gathered."""
-
-    at: Frame
-    statement: str
-    call: str
-    whole: str
-
-
-def lost_dimension(d: Divergence) -> LostDimension | None:
-    """Of ranks that tell each other the sizes of a tensor before they gather it, where the odd one has fewer dimensions: the `squeeze()` that made it so."""
-    sizes = [c.in_sizes[0][-1] if c.in_sizes and c.in_sizes[0] else 0 for c in (d.odd_call, d.reference_call)]
-    functions = [{f.function for f in c.frames or ()} for c in (d.odd_call, d.reference_call)]
-    if not 0 < sizes[0] < sizes[1] or not all(f & set(_SHARES_SIZES) for f in functions) or d.odd_call.dtype != "Long":
+def sets_as_they_come(d: Divergence, path: str) -> tuple[Frame, str] | None:
+    """(line, what it returns) of the function that gives a Trainer a dict of data sets to evaluate, in the order in which threads or processes have made them."""
+    loops = [
+        [f for f in c.frames or () if f.function == "evaluate" and "/transformers/" in f.file]
+        for c in (d.odd_call, d.reference_call)
+    ]
+    line, given = given_data(path, "eval_dataset")
+    if not line or min(map(len, loops)) < 2:
         return None
-    name = ""
-    for i, frame in enumerate(way := d.odd_path[::-1]):
-        function, inner = (
-            function_at(frame.file, frame.line),
-            function_at(way[i - 1].file, way[i - 1].line) if i else None,
-        )
-        calls = [c for c in calls_on(frame.file, frame.line) if inner is None or last_name(c.func) == inner.name]
-        if function is None or not calls:
-            return None
-        given = argument_of(calls[0], inner, name) if inner is not None else next(iter(calls[0].args), None)
-        names = names_in(given) if given is not None else set()
-        sets = [n for n in inside(function, ast.Assign) if n.lineno < frame.line and ast.unparse(n.targets[0]) in names]
-        squeezes = [c for n in sets for c in inside(n.value, ast.Call) if _is_bare_squeeze(c)]
-        if len(sets) == 1 and len(squeezes) == 1 and isinstance(squeezes[0].func, ast.Attribute):
-            whole = ast.unparse(squeezes[0].func.value)
-            return LostDimension(
-                frame_at(frame.file, sets[0].lineno), ast.unparse(sets[0]), ast.unparse(squeezes[0]), whole
-            )
-        name = next((x for x in parameters_of(function) if x in names and x not in ("self", "cls")), "")
-        if not name:
-            return None
-    return None
+    made = {last_name(c.func) for c in inside(ast.parse(given), ast.Call)} | {
+        last_name(n) for n in inside(ast.parse(given), ast.Name)
+    }
+    found = [
+        (frame_at(at, gives.lineno), ast.unparse(gives.value))
+        for at in program_files(str(Folder(path).parent))
+        for function in functions_in(tree_of(at))
+        if function.name in made
+        for gives in inside(function, ast.Return)
+        if gives.value is not None and _comes_unordered(function, gives.value)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
-def _is_bare_squeeze(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "squeeze" and not call.args and not call.keywords
+def _comes_unordered(function: Function, value: ast.expr) -> bool:
+    """Whether it is a dict that is filled as something comes."""
+    over = [g.iter for g in value.generators] if isinstance(value, ast.DictComp) else []
+    for loop in inside(function, ast.For) if isinstance(value, ast.Name) else ():
+        fills = [t.value for n in inside(loop, ast.Assign) for t in n.targets if isinstance(t, ast.Subscript)]
+        over += [loop.iter] if any(ast.unparse(f) == ast.unparse(value) for f in fills) else []
+    return any(isinstance(e, ast.Call) and last_name(e.func) in _AS_THEY_COME for e in over)

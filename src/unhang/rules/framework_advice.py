@@ -11,6 +11,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.locks import blocks_at, held_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST
+from unhang.analyze.sides import lost_dimension
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, line_text, tree_of
@@ -245,7 +246,7 @@ def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix 
 
 def of_lost_dimension(d: Divergence) -> Fix | None:
     """For a tensor that has fewer dimensions on a rank which has one row of it."""
-    lost = framework_settings.lost_dimension(d)
+    lost = lost_dimension(d.odd_call, d.reference_call, d.odd_path)
     if lost is None:
         return None
     return edit(
@@ -253,4 +254,16 @@ def of_lost_dimension(d: Divergence) -> Fix | None:
         f"# {w.spot(lost.at)}, in place of `{lost.statement}`, on every rank\n"
         f"whole = {lost.whole}\n"
         f"{lost.statement.replace(lost.call, 'whole.reshape(len(whole), *(n for n in whole.shape[1:] if n != 1))', 1)}",
+    )
+
+
+def of_sets_in_turn(d: Divergence) -> Fix | None:
+    """For a Trainer that evaluates one data set after the other, where each rank has them in an order of its own."""
+    made = framework_settings.sets_as_they_come(d, d.location.file) if d.location is not None else None
+    if made is None:
+        return None
+    at, given = made
+    return edit(
+        "Evaluate the data sets in one order on every rank: they stand in the dict as they came",
+        f"# {w.spot(at)}, in place of `return {given}`\nreturn dict(sorted({given if given.isidentifier() else f'({given})'}.items()))",
     )
