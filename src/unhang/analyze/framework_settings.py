@@ -14,8 +14,9 @@ from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import library_above
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
+from unhang.analyze.may_differ import SAME, may_differ
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, surroundings
+from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, scopes_at, surroundings
 from unhang.analyze.trees import (
     Function,
     functions_in,
@@ -354,3 +355,38 @@ def _comes_unordered(function: Function, value: ast.expr) -> bool:
         fills = [t.value for n in inside(loop, ast.Assign) for t in n.targets if isinstance(t, ast.Subscript)]
         over += [loop.iter] if any(ast.unparse(f) == ast.unparse(value) for f in fills) else []
     return any(isinstance(e, ast.Call) and last_name(e.func) in _AS_THEY_COME for e in over)
+
+
+class AskedAhead(NamedTuple):
+    """A loader asks its sampler ahead, and that makes a call with others at `asks`. `made`: where the loader has `workers` of each rank's own; `even`: as many on all."""
+
+    asks: Frame
+    made: Frame
+    workers: str
+    even: str
+
+
+def asked_ahead(frames: Sequence[Frame]) -> AskedAhead | None:
+    """Of the stack of a rank in such a call, innermost frame first, where the program has one such loader."""
+    ahead = [
+        i for i, f in enumerate(frames) if f.file.endswith("/utils/data/dataloader.py") and f.function == "_next_index"
+    ]
+    asks = frames[ahead[0] - 1] if ahead and ahead[0] else None
+    if asks is None or not asks.is_user:
+        return None
+    loaders = [
+        (path, call, k.value)
+        for path in program_files(str(Folder(asks.file).parent))
+        for call in inside(tree_of(path), ast.Call)
+        if last_name(call.func) == "DataLoader"
+        for k in call.keywords
+        if k.arg == "num_workers" and not isinstance(k.value, ast.Constant)
+    ]
+    own = [x for x in loaders if may_differ(x[0], x[2], scopes_at(x[0], x[2].lineno), is_test=False) > SAME]
+    if len(own) != 1:
+        return None
+    path, call, value = own[0]
+    needs_one = any(
+        k.arg in ("prefetch_factor", "persistent_workers", "multiprocessing_context") for k in call.keywords
+    )
+    return AskedAhead(asks, frame_at(path, value.lineno), ast.unparse(value), "1" if needs_one else "0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 from unhang.analyze import framework_settings
@@ -266,4 +267,16 @@ def of_sets_in_turn(d: Divergence) -> Fix | None:
     return edit(
         "Evaluate the data sets in one order on every rank: they stand in the dict as they came",
         f"# {w.spot(at)}, in place of `return {given}`\nreturn dict(sorted({given if given.isidentifier() else f'({given})'}.items()))",
+    )
+
+
+def of_asked_ahead(frames: Sequence[Frame]) -> Fix | None:
+    """For a sampler that makes calls with others: a loader asks it as far ahead as it has workers."""
+    found = framework_settings.asked_ahead(frames)
+    if found is None:
+        return None
+    return edit(
+        "Give the loader as many workers on every rank: its sampler makes calls with the other ranks, and is asked as far ahead as there are workers",
+        f"# {w.spot(found.made)}, in place of `num_workers={found.workers}`\nnum_workers={found.even}   # or another number, the same on every rank\n"
+        f"# or make no call with others in the sampler ({w.spot(found.asks)}), but in the loop over the loader, in the same round on every rank",
     )

@@ -35,7 +35,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, fixes_of, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
-from unhang.rules.framework_advice import of_stop
+from unhang.rules.framework_advice import of_asked_ahead, of_stop
 from unhang.rules.log_lines import found_in
 from unhang.rules.remedies import of_handled
 
@@ -392,7 +392,7 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
         (*w.code_line(first.decided, f"rank {waiters[0]} source"), *stacks),
         {**words, "others": w.name_ranks(waiters), **more},
         say,
-        fixes=fixes_of(first.decided, decisive, w.name_ranks(culprits), made),
+        fixes=fixes_of(first.decided, decisive, w.name_ranks(culprits), made, of_asked_ahead(made)),
         condition=gate_of(decisive),
         **w.at_wait(first.edge, first.decided),
     )
