@@ -371,3 +371,28 @@ def made_where_needed(frames: Sequence[Frame], others: Iterable[Path]) -> MadeWh
                 return MadeWhereNeeded(at, ast.unparse(gate), ast.unparse(makes), key)
         return None
     return None
+
+
+def loader_kinds(folder: str) -> Decision | None:
+    """The one function of the program that gives Lightning a loader with a length or one without, by what may differ between the ranks.
+
+    One without fits any data: it leads there, and all ranks go there where one has to.
+    """
+    bases = {
+        n.name: {last_name(b) for b in n.bases} for _, n in _nodes(folder) if isinstance(n, ast.ClassDef) and n.bases
+    }
+    found = []
+    for path, function in _nodes(folder):
+        if not isinstance(function, ast.FunctionDef) or not function.name.endswith("_dataloader"):
+            continue
+        made = {kind for c in inside(function, ast.Call) for kind in bases.get(last_name(c.func), ())}
+        gives = [r.lineno for r in inside(function, ast.Return) if isinstance(r.value, ast.Call)]
+        own = [c for line in gives for c in surroundings(path, line).conditions if c.suspicion > SAME]
+        gate = nearest(path, own[0].line, ast.If) if own else None
+        if gate is None or not {"IterableDataset", "Dataset"} <= made or len({c.line for c in own}) > 1:
+            continue
+        under = {kind for c in inside(gate, ast.Call) for kind in bases.get(last_name(c.func), ())}
+        at = Frame(path, gate.lineno, function.name)
+        leads = at if "IterableDataset" in under else Frame(path, max(gives), function.name)
+        found.append(Decision(at, condition_of(path, gate.test), leads, "else the loader has no length"))
+    return found[0] if len(found) == 1 else None

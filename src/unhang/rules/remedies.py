@@ -177,11 +177,13 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     if monitor is not None and (fix := of_monitor(monitor)) is not None:
         at, name = monitor
         return Remedy((fix,), at=at, asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(at)})")
-    switch = decisions.switched_mode(folder)
+    asks_length = any(f.function == "has_len_all_ranks" for f in frames)
+    switch = decisions.loader_kinds(folder) if asks_length else decisions.switched_mode(folder)
     if switch is None:
         return NO_REMEDY
-    asks = f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) may come out differently on each rank"
-    return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
+    told = switch.at if asks_length else switch.leads
+    asks = f": `{line_text(told.file, told.line)}` ({w.place(told)}) may come out differently on each rank"
+    return Remedy((_decided_there(switch),), None if asks_length else switch.condition, told, asks)
 
 
 def _of_partial_log(partial: decisions.PartialLog) -> Remedy:
