@@ -313,18 +313,17 @@ def ended_server(frame: Frame, threads: Iterable[ThreadStack]) -> EndedServer | 
         return None
     event = _receiver(waits[0])
     sets = [n for n in inside(function, ast.Assign) if ast.unparse(n.targets[0]) == event]
-    is_own = len(sets) == 1 and isinstance(sets[0].value, ast.Call) and last_name(sets[0].value.func) == "Event"
-    is_of_threads = is_own and of_threading(frame.file, sets[0].value.func)
+    maker = sets[0].value if len(sets) == 1 else None
+    is_own = isinstance(maker, ast.Call) and last_name(maker.func) == "Event" and of_threading(frame.file, maker.func)
     given = [c for c in inside(function, ast.Call) if any(ast.unparse(a) == event for a in c.args)]
-    kept = [
-        n for n in inside(owner, ast.Assign) if isinstance(n.value, ast.Call) and last_name(n.value.func) == "Thread"
-    ]
-    if not is_of_threads or not given or len(kept) != 1:
+    kept = [(ast.unparse(n.targets[0]), n.value) for n in inside(owner, ast.Assign) if isinstance(n.value, ast.Call)]
+    kept = [(name, made) for name, made in kept if last_name(made.func) == "Thread"]
+    if not is_own or not given or len(kept) != 1:
         return None
-    target = next((k.value for k in kept[0].value.keywords if k.arg == "target"), None)
+    thread, made = kept[0]
+    target = next((k.value for k in made.keywords if k.arg == "target"), None)
     name = last_name(target) if target is not None else ""
     runs = {f.function.rpartition(".")[2] for t in threads for f in user_frames(t.frames)}
-    thread = ast.unparse(kept[0].targets[0])
     is_shown = bool(name) and name not in runs and thread.startswith("self.")
     return EndedServer(ast.unparse(waits[0]), event, thread, name) if is_shown else None
 
