@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
 from unhang.rules.base import Found, edit, rule
 from unhang.rules.late import found_late
+
+_RANK = re.compile(r"\d+")
 
 
 @rule("subgroup-not-created-by-all", needs=("ranks",))
@@ -69,7 +72,7 @@ def _not_by_all(
     }
     return Found(
         0.94,
-        culprits,
+        () if crossed else culprits,
         [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
         words,
         "apart" if crossed else say,
@@ -82,7 +85,7 @@ def _not_by_all(
 
 def _are_crossed(calls: Mapping[int, PendingCall]) -> bool:
     """Whether each rank waits at one line in a group of its own and one other rank, which waits in another group there."""
-    groups = {r: set(c.detail.split(",")) for r, c in calls.items() if c.ended_ns is None}
+    groups = {r: set(_RANK.findall(c.detail)) for r, c in calls.items() if c.ended_ns is None}
     is_own = all(str(r) in members and len(members) == 2 for r, members in groups.items())
     ways = {user_path(c.frames) for c in calls.values()}
     is_waited = all({str(r) for r in groups} >= members for members in groups.values())
