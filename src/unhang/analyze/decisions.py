@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path as Folder
 from typing import NamedTuple
 
-from unhang.analyze.callpath import Path
+from unhang.analyze.callpath import Path, is_same_function
 from unhang.analyze.may_differ import OWN, SAME, may_differ
 from unhang.analyze.source import (
     Condition,
@@ -335,3 +335,64 @@ def _given_under_test(path: str, forward: ast.FunctionDef) -> Iterator[OptionalO
         conditions = surroundings(path, test.body[0].lineno).conditions
         for name in sorted(sets & gives & before) if conditions and conditions[-1].suspicion >= OWN else ():
             yield OptionalOutput(Frame(path, test.lineno, forward.name), ast.unparse(test.test), name)
+
+
+class MadeWhereNeeded(NamedTuple):
+    """A module is wrapped for all ranks where a rank first meets a key that is not in a table. `at`: the test; `whole`: the `if`, `makes`: what is under it."""
+
+    at: Frame
+    whole: str
+    makes: str
+    key: str
+
+
+def made_where_needed(frames: Sequence[Frame], others: Iterable[Path]) -> MadeWhereNeeded | None:
+    """Of an exception in a DDP constructor, innermost frame first: the `if key not in table` on the way to it, to which all ranks come in each round.
+
+    `others`: from where the other ranks made their last calls.
+    """
+    is_made = any(f.file.endswith("/nn/parallel/distributed.py") and f.function == "__init__" for f in frames)
+    mine = [f for f in frames if f.is_user] if is_made else []
+    for i, frame in enumerate(mine[:-1]):
+        gate = nearest(frame.file, frame.line, ast.If)
+        own = surroundings(frame.file, frame.line).conditions
+        if not own or gate is None:
+            continue
+        above, meets = (
+            [f for f in mine[i + 1 :] if f.function != "<module>"],
+            [p for p in others if any(is_same_function(f, mine[i + 1]) for f in p)],
+        )
+        is_open = len(own) > 1 or any(c.suspicion for f in above for c in surroundings(f.file, f.line).conditions)
+        match gate.test, gate.body:
+            case ast.Compare(left=ast.Name(id=key), ops=[ast.NotIn()]), [ast.Expr(value=ast.Call()) as makes] if (
+                meets and not is_open and not gate.orelse
+            ):
+                at = Frame(frame.file, gate.lineno, frame.function)
+                return MadeWhereNeeded(at, ast.unparse(gate), ast.unparse(makes), key)
+        return None
+    return None
+
+
+def loader_kinds(folder: str) -> Decision | None:
+    """The one function of the program that gives Lightning a loader with a length or one without, by what may differ between the ranks.
+
+    One without fits any data: it leads there, and all ranks go there where one has to.
+    """
+    bases = {
+        n.name: {last_name(b) for b in n.bases} for _, n in _nodes(folder) if isinstance(n, ast.ClassDef) and n.bases
+    }
+    found = []
+    for path, function in _nodes(folder):
+        if not isinstance(function, ast.FunctionDef) or not function.name.endswith("_dataloader"):
+            continue
+        made = {kind for c in inside(function, ast.Call) for kind in bases.get(last_name(c.func), ())}
+        gives = [r.lineno for r in inside(function, ast.Return) if isinstance(r.value, ast.Call)]
+        own = [c for line in gives for c in surroundings(path, line).conditions if c.suspicion > SAME]
+        gate = nearest(path, own[0].line, ast.If) if own else None
+        if gate is None or not {"IterableDataset", "Dataset"} <= made or len({c.line for c in own}) > 1:
+            continue
+        under = {kind for c in inside(gate, ast.Call) for kind in bases.get(last_name(c.func), ())}
+        at = Frame(path, gate.lineno, function.name)
+        leads = at if "IterableDataset" in under else Frame(path, max(gives), function.name)
+        found.append(Decision(at, condition_of(path, gate.test), leads, "else the loader has no length"))
+    return found[0] if len(found) == 1 else None

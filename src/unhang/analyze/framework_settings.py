@@ -7,15 +7,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path as Folder
 from typing import NamedTuple
 
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import library_above
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
+from unhang.analyze.may_differ import SAME, may_differ
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, surroundings
+from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, scopes_at, surroundings
 from unhang.analyze.trees import (
+    Function,
+    functions_in,
     importers_beside,
     inside,
     is_local_namesake,
@@ -316,3 +320,73 @@ def _changed(body: Sequence[ast.stmt]) -> str:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
             return name
     return ""
+
+
+_AS_THEY_COME = ("as_completed", "imap_unordered")
+
+
+def sets_as_they_come(d: Divergence, path: str) -> tuple[Frame, str] | None:
+    """(line, what it returns) of the function that gives a Trainer a dict of data sets to evaluate, in the order in which threads or processes have made them."""
+    loops = [
+        [f for f in c.frames or () if f.function == "evaluate" and "/transformers/" in f.file]
+        for c in (d.odd_call, d.reference_call)
+    ]
+    line, given = given_data(path, "eval_dataset")
+    if not line or min(map(len, loops)) < 2:
+        return None
+    made = {last_name(c.func) for c in inside(ast.parse(given), ast.Call)} | {
+        last_name(n) for n in inside(ast.parse(given), ast.Name)
+    }
+    found = [
+        (frame_at(at, gives.lineno), ast.unparse(gives.value))
+        for at in program_files(str(Folder(path).parent))
+        for function in functions_in(tree_of(at))
+        if function.name in made
+        for gives in inside(function, ast.Return)
+        if gives.value is not None and _comes_unordered(function, gives.value)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _comes_unordered(function: Function, value: ast.expr) -> bool:
+    """Whether it is a dict that is filled as something comes."""
+    over = [g.iter for g in value.generators] if isinstance(value, ast.DictComp) else []
+    for loop in inside(function, ast.For) if isinstance(value, ast.Name) else ():
+        fills = [t.value for n in inside(loop, ast.Assign) for t in n.targets if isinstance(t, ast.Subscript)]
+        over += [loop.iter] if any(ast.unparse(f) == ast.unparse(value) for f in fills) else []
+    return any(isinstance(e, ast.Call) and last_name(e.func) in _AS_THEY_COME for e in over)
+
+
+class AskedAhead(NamedTuple):
+    """A loader asks its sampler ahead, and that makes a call with others at `asks`. `made`: where the loader has `workers` of each rank's own; `even`: as many on all."""
+
+    asks: Frame
+    made: Frame
+    workers: str
+    even: str
+
+
+def asked_ahead(frames: Sequence[Frame]) -> AskedAhead | None:
+    """Of the stack of a rank in such a call, innermost frame first, where the program has one such loader."""
+    ahead = [
+        i for i, f in enumerate(frames) if f.file.endswith("/utils/data/dataloader.py") and f.function == "_next_index"
+    ]
+    asks = frames[ahead[0] - 1] if ahead and ahead[0] else None
+    if asks is None or not asks.is_user:
+        return None
+    loaders = [
+        (path, call, k.value)
+        for path in program_files(str(Folder(asks.file).parent))
+        for call in inside(tree_of(path), ast.Call)
+        if last_name(call.func) == "DataLoader"
+        for k in call.keywords
+        if k.arg == "num_workers" and not isinstance(k.value, ast.Constant)
+    ]
+    own = [x for x in loaders if may_differ(x[0], x[2], scopes_at(x[0], x[2].lineno), is_test=False) > SAME]
+    if len(own) != 1:
+        return None
+    path, call, value = own[0]
+    needs_one = any(
+        k.arg in ("prefetch_factor", "persistent_workers", "multiprocessing_context") for k in call.keywords
+    )
+    return AskedAhead(asks, frame_at(path, value.lineno), ast.unparse(value), "1" if needs_one else "0")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.source import Condition, condition_of, function_at, nearest, nodes_around, surroundings
-from unhang.analyze.trees import blocks_of, covers, inside, last_name, tree_of
+from unhang.analyze.trees import blocks_of, covers, inside, last_name, parameters_of, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
 
 _SELDOM = 5
@@ -39,7 +39,7 @@ def skipped_calls(case: Case, error: RaisedError) -> Skipped | None:
         return None
     first = next((i for i, f in enumerate(frames) if _is_in(f, handler, body)), None)
     way = frames[: first + 1] if first is not None else frames
-    together = {f for stack in case.calls.stacks for f in _under(stack, handler, body)}
+    together = {f for stack, _ in _calls_with_others(case) for f in _under(stack, handler, body)}
     functions = {(f.file, f.function) for f in together}
     line = next((f for f in way if (f.file, f.function) in functions), None)
     if line is None:
@@ -50,9 +50,27 @@ def skipped_calls(case: Case, error: RaisedError) -> Skipped | None:
 
 def _often_from(case: Case, line: Frame) -> bool:
     """Whether calls are made from a line in each round, not once as those with which DDP begins."""
+    here = [(s, count) for s, count in _calls_with_others(case) if any(is_same_function(f, line) for f in s)]
+    return _SELDOM * sum(count for s, count in here if line in s) > sum(count for _, count in here)
+
+
+def _calls_with_others(case: Case) -> Iterator[tuple[Sequence[Frame], int]]:
+    """Where ranks made collectives and transfers, innermost frame first, and how often."""
     counts = Counter(case.calls["frames"].tolist())
-    here = [(i, s) for i, s in enumerate(case.calls.stacks) if any(is_same_function(f, line) for f in s)]
-    return _SELDOM * sum(counts[i] for i, s in here if line in s) > sum(counts[i] for i, _ in here)
+    yield from ((stack, counts[i]) for i, stack in enumerate(case.calls.stacks))
+    sent = Counter(c.frames for e in case.ranks.values() for c in e.pending if c.peer is not None)
+    yield from sent.items()
+
+
+def raised_in_loss(error: RaisedError) -> tuple[Frame, str, str] | None:
+    """(line, its text, the name of the output) of a `raise` in the loss function of a pipeline, which torch calls between transfers of a step."""
+    at, caller = error.frames[:2] if len(error.frames) > 1 else (None, None)
+    is_loss = caller is not None and "/distributed/pipelining/" in caller.file and caller.function == "_compute_loss"
+    if at is None or not is_loss:
+        return None
+    raises, function = nearest(at.file, at.line, ast.Raise), function_at(at.file, at.line)
+    names = [p for p in parameters_of(function) if p not in ("self", "cls")] if function is not None else []
+    return (at, ast.unparse(raises), names[0]) if raises is not None and names else None
 
 
 def _raised_by(line: Frame) -> Condition | None:

@@ -21,7 +21,7 @@ from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differ
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
 from unhang.analyze.streams import stack_path
-from unhang.analyze.transfers import left_transfers
+from unhang.analyze.transfers import LeftTransfers, left_transfers
 from unhang.model import (
     CallState,
     CollectiveCall,
@@ -267,6 +267,15 @@ def caught_in_circle(s: Situation) -> Parted | None:
     return None
 
 
+def other_transfers(s: Situation) -> LeftTransfers | None:
+    """Transfers that a rank still waits for, see `left_transfers`; but for a number of them that an exception explains, which the same rank caught amid them."""
+    found, caught = left_transfers(s), caught_in_circle(s)
+    if found is None or found.other is None or caught is None:
+        return found
+    is_its_own = caught.ranks == (found.other.rank,) and caught.error.time_ns >= found.other.since_ns > 0
+    return None if is_its_own else found
+
+
 def passes(path: Path, frame: Frame) -> bool:
     """Whether a path leads through the function of a frame."""
     return any(is_same_function(f, frame) for f in path)
@@ -296,7 +305,7 @@ def made_other_rounds(s: Situation) -> bool:
     if d is None and ended_after_error(s) is not None:
         return False
     if d is None:
-        return ended_in_loop(s) is not None or left_transfers(s) is not None
+        return ended_in_loop(s) is not None or other_transfers(s) is not None
     was_led = swallowed_by(s, d.odd) or parted_with_exception(s)
     if (
         is_dispatch_race(d)

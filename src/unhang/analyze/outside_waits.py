@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from unhang.analyze.locks import blocks_around
 from unhang.analyze.polling import mode_of
-from unhang.analyze.source import function_at, loop_around, negated, nodes_around
+from unhang.analyze.source import frame_at, function_at, loop_around, negated, nodes_around
 from unhang.analyze.trees import (
     calls_on,
     files_beside,
@@ -21,6 +21,7 @@ from unhang.analyze.trees import (
     imported_by,
     inside,
     last_name,
+    line_text,
     tree_of,
 )
 from unhang.analyze.ways_out import is_counted
@@ -344,3 +345,26 @@ def exception_not_sent(error: RaisedError, beside: Iterable[Frame]) -> NotSent |
     names = [a.arg for a in init.args.args[1:]] if init is not None else []
     given = ", ".join(f"self.{name}" for name in names)
     return NotSent(Frame(path, made.lineno, made.name), f"({given}{',' if len(names) == 1 else ''})")
+
+
+class EndedSleepers(NamedTuple):
+    """`wakes` waits for an answer of each process that sleeps there; `ends`: the line that ends such processes by force, as `how`."""
+
+    wakes: Frame
+    text: str
+    ends: Frame
+    how: str
+
+
+def ended_sleepers(frames: Sequence[Frame]) -> EndedSleepers | None:
+    """Of a stack in `set()` or `notify()` of multiprocessing: a sleeper is gone, where the program ends processes by force."""
+    inner = next((i for i, f in enumerate(frames) if f.is_user), 0)
+    stands = [f.function for f in frames[:inner] if f.file.endswith("/multiprocessing/synchronize.py")]
+    calls = [c for c in inside(tree_of(frames[inner].file) if inner else None, ast.Call) if not c.args]
+    ends = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in ("terminate", "kill")]
+    if "notify" not in stands or not ends:
+        return None
+    wakes, first = frames[inner], min(ends, key=lambda c: (last_name(c.func) != "terminate", c.lineno))
+    return EndedSleepers(
+        wakes, line_text(wakes.file, wakes.line), frame_at(wakes.file, first.lineno), ast.unparse(first)
+    )

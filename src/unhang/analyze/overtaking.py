@@ -21,11 +21,15 @@ _MOST_RANKS = 64
 
 @dataclass(frozen=True)
 class Overtaking:
-    """`rank` left out the call in which `edge.waiter` waits for it; `passed` is the line of that call in the function of both."""
+    """`rank` left out the call in which `edge.waiter` waits for it; `passed` is the line of that call in the function of both.
+
+    `decided`: the line on the way to the call, from there on, under the condition that most likely came out differently.
+    """
 
     rank: int
     edge: WaitEdge
     passed: Frame
+    decided: Frame
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,15 @@ def overtakings(
                 case, rank, *histories_of_both, missed, now
             )
             if passed is not None:
-                found.append(Overtaking(rank, edge, passed))
+                found.append(Overtaking(rank, edge, passed, _decided(passed, missed)))
     is_clear = {o.rank for o in found}.isdisjoint(o.edge.waiter for o in found)
     return tuple(sorted(found, key=lambda o: (o.rank, o.edge.waiter))) if is_clear else ()
+
+
+def _decided(passed: Frame, missed: Path) -> Frame:
+    """A line below the one that was passed, where more than the conditions of that may differ around it: the function was entered and left early."""
+    below = missed[missed.index(passed) :] if passed in missed else (passed,)
+    return max(below, key=lambda f: around(f).suspicion)
 
 
 def _history(case: Case, rank: int) -> list[_Made]:

@@ -293,3 +293,40 @@ def ended_producer(frame: Frame) -> Ended | None:
         return None
     queue = next(ast.unparse(c.func.value) for c in puts if isinstance(c.func, ast.Attribute))
     return None if is_last else Ended(path, function.name, queue, ends[0].lineno, ast.unparse(tests[-1].test))
+
+
+class EndedServer(NamedTuple):
+    """`wait` is for an event that the thread of `function`, kept as `thread`, was to set; it has ended."""
+
+    wait: str
+    event: str
+    thread: str
+    function: str
+
+
+def ended_server(frame: Frame, threads: Iterable[ThreadStack]) -> EndedServer | None:
+    """Of a line that waits for an event of its own, which it gave away before: the one thread of its object, where that runs no more."""
+    function, around = function_at(frame.file, frame.line), nodes_around(frame.file, frame.line)
+    owner = next((n for n in around if isinstance(n, ast.ClassDef)), None)
+    waits = [c for c in calls_on(frame.file, frame.line) if _is_plain_wait(c)]
+    if len(waits) != 1 or function is None:
+        return None
+    event = _receiver(waits[0])
+    sets = [n for n in inside(function, ast.Assign) if ast.unparse(n.targets[0]) == event]
+    maker = sets[0].value if len(sets) == 1 else None
+    is_own = isinstance(maker, ast.Call) and last_name(maker.func) == "Event" and of_threading(frame.file, maker.func)
+    given = [c for c in inside(function, ast.Call) if any(ast.unparse(a) == event for a in c.args)]
+    kept = [(ast.unparse(n.targets[0]), n.value) for n in inside(owner, ast.Assign) if isinstance(n.value, ast.Call)]
+    kept = [(name, made) for name, made in kept if last_name(made.func) == "Thread"]
+    if not is_own or not given or len(kept) != 1:
+        return None
+    thread, made = kept[0]
+    target = next((k.value for k in made.keywords if k.arg == "target"), None)
+    name = last_name(target) if target is not None else ""
+    runs = {f.function.rpartition(".")[2] for t in threads for f in user_frames(t.frames)}
+    is_shown = bool(name) and name not in runs and thread.startswith("self.")
+    return EndedServer(ast.unparse(waits[0]), event, thread, name) if is_shown else None
+
+
+def _is_plain_wait(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "wait" and not call.args and not call.keywords

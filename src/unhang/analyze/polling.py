@@ -1,12 +1,13 @@
-"""Loops that sleep and look again: what they wait for, as the source has it."""
+"""Loops that sleep and look again: what they wait for, as the source has it; and the loop of an actor that a wait keeps."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
-from unhang.analyze.source import frame_at, function_at, loop_around, negated
+from unhang.analyze.source import frame_at, function_at, loop_around, negated, nodes_around
 from unhang.analyze.trees import blocks_of, calls_on, covers, imported_by, inside, last_name, names_in, tree_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
@@ -171,3 +172,46 @@ def _gives(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Assign):
         return any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
     return isinstance(node, ast.FunctionDef) and node.name == name
+
+
+class BlockedLoop(NamedTuple):
+    """An actor of Ray with methods that are coroutines: its others run one after the other, also where `max_concurrency` allows more.
+
+    `coroutines`: their heads, by line; `decorator`: of the class at `at`, `threads` the same with as many threads as are needed.
+    """
+
+    at: Frame
+    function: str
+    coroutines: tuple[tuple[int, str], ...]
+    decorator: str
+    threads: str
+
+
+def blocked_loop(frame: Frame, world: int) -> BlockedLoop | None:
+    """Of a line at which a plain method of such an actor waits for a condition, where none of the coroutines awaits anything."""
+    around = nodes_around(frame.file, frame.line)
+    owner = next((n for n in around if isinstance(n, ast.ClassDef)), None)
+    method = function_at(frame.file, frame.line)
+    remote = next((d for d in owner.decorator_list if "remote" in ast.unparse(d)), None) if owner is not None else None
+    waits = any(last_name(c.func) in ("wait", "wait_for", "acquire", "join") for c in calls_on(frame.file, frame.line))
+    if (
+        owner is None
+        or remote is None
+        or not isinstance(method, ast.FunctionDef)
+        or method not in owner.body
+        or not waits
+    ):
+        return None
+    coroutines = [n for n in owner.body if isinstance(n, ast.AsyncFunctionDef)]
+    if not coroutines or any(inside(n, kind) for n in coroutines for kind in (ast.Await, ast.AsyncWith, ast.AsyncFor)):
+        return None
+    text, given = ast.unparse(remote), {k.arg: k.value for k in getattr(remote, "keywords", ())}
+    most = given.get("max_concurrency")
+    is_enough = isinstance(most, ast.Constant) and isinstance(most.value, int) and most.value > world
+    more = f"max_concurrency={world + 1}"
+    if most is not None and not is_enough:
+        threads = text.replace(f"max_concurrency={ast.unparse(most)}", more)
+    else:
+        threads = text if is_enough else f"{text[:-1]}, {more})" if text.endswith(")") else f"{text}({more})"
+    heads = tuple((n.lineno, f"def {n.name}({ast.unparse(n.args)}):") for n in coroutines)
+    return BlockedLoop(Frame(frame.file, remote.lineno, owner.name), method.name, heads, text, threads)

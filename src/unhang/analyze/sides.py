@@ -9,9 +9,17 @@ from typing import Any, NamedTuple
 
 from unhang.analyze.callpath import is_same_function
 from unhang.analyze.rank_conditions import OPERATORS, RankView, Value
-from unhang.analyze.source import Condition, around, function_at, lines_that_call_the_same, loop_at, surroundings
-from unhang.analyze.trees import inside, names_in
-from unhang.model import Case, Frame
+from unhang.analyze.source import (
+    Condition,
+    around,
+    frame_at,
+    function_at,
+    lines_that_call_the_same,
+    loop_at,
+    surroundings,
+)
+from unhang.analyze.trees import argument_of, calls_on, inside, last_name, names_in, parameters_of
+from unhang.model import Case, CollectiveCall, Frame
 
 
 class Side(NamedTuple):
@@ -202,3 +210,52 @@ def are_a_round_ahead(case: Case, ahead: Sequence[int], behind: Sequence[int], f
             if is_told and min(map(int, mine)) > max(map(int, theirs)):
                 return True
     return False
+
+
+_SHARES_SIZES = ("_pad_across_processes", "gather_all_tensors")
+
+
+class LostDimension(NamedTuple):
+    """`statement` takes out every dimension of size 1 of `whole`, by `call`, before its result is gathered."""
+
+    at: Frame
+    statement: str
+    call: str
+    whole: str
+
+
+def lost_dimension(mine: CollectiveCall, theirs: CollectiveCall, path: Sequence[Frame]) -> LostDimension | None:
+    """Of ranks that tell each other the sizes of a tensor before they gather it, where one has fewer dimensions: the `squeeze()` that made it so.
+
+    `mine`: its call, `path`: the way to that, outermost first.
+    """
+    sizes = [c.in_sizes[0][-1] if c.in_sizes and c.in_sizes[0] else 0 for c in (mine, theirs)]
+    functions = [{f.function for f in c.frames or ()} for c in (mine, theirs)]
+    if not 0 < sizes[0] < sizes[1] or not all(f & set(_SHARES_SIZES) for f in functions) or mine.dtype != "Long":
+        return None
+    name = ""
+    for i, frame in enumerate(way := path[::-1]):
+        function, inner = (
+            function_at(frame.file, frame.line),
+            function_at(way[i - 1].file, way[i - 1].line) if i else None,
+        )
+        calls = [c for c in calls_on(frame.file, frame.line) if inner is None or last_name(c.func) == inner.name]
+        if function is None or not calls:
+            return None
+        given = argument_of(calls[0], inner, name) if inner is not None else next(iter(calls[0].args), None)
+        names = names_in(given) if given is not None else set()
+        sets = [n for n in inside(function, ast.Assign) if n.lineno < frame.line and ast.unparse(n.targets[0]) in names]
+        squeezes = [c for n in sets for c in inside(n.value, ast.Call) if _is_bare_squeeze(c)]
+        if len(sets) == 1 and len(squeezes) == 1 and isinstance(squeezes[0].func, ast.Attribute):
+            whole = ast.unparse(squeezes[0].func.value)
+            return LostDimension(
+                frame_at(frame.file, sets[0].lineno), ast.unparse(sets[0]), ast.unparse(squeezes[0]), whole
+            )
+        name = next((x for x in parameters_of(function) if x in names and x not in ("self", "cls")), "")
+        if not name:
+            return None
+    return None
+
+
+def _is_bare_squeeze(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "squeeze" and not call.args and not call.keywords

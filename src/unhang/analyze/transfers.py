@@ -134,7 +134,7 @@ _LEAST_RUNS = 2
 
 
 class OtherCount(NamedTuple):
-    """A rank that made `made` transfers with a peer in a row, from one place, and `usual` of them each time before."""
+    """A rank that made `made` transfers with a peer in a row, from one place, and `usual` of them each time before. `since_ns`: the first of them."""
 
     rank: int
     peer: int
@@ -142,6 +142,7 @@ class OtherCount(NamedTuple):
     made: int
     usual: int
     way: Path
+    since_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,8 @@ def _other_count(
         return None
     usual = before.pop()
     is_other = len(last) < usual if is_fewer else len(last) > usual
-    return OtherCount(rank, last[0].peer, place[0], len(last), usual, user_path(last[0].frames)) if is_other else None
+    way, since_ns = user_path(last[0].frames), last[0].started_ns
+    return OtherCount(rank, last[0].peer, place[0], len(last), usual, way, since_ns) if is_other else None
 
 
 def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:

@@ -159,7 +159,8 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     """Every rank takes the branch that all can take."""
     text = condition.text
     is_short = len(text) <= _LONGEST and "\n" not in text
-    has_something = bool(_HAS_SOMETHING.search(text)) and not _IS_BAD.search(text)
+    asked = text.replace("is not None", "") if text.startswith("not (") else text
+    has_something = bool(_HAS_SOMETHING.search(asked)) and not _IS_BAD.search(text)
     way, then = (
         ("MAX", "also on a rank that has nothing: it gives an empty tensor, or zeros")
         if has_something

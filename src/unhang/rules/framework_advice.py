@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 from unhang.analyze import framework_settings
@@ -11,6 +12,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.locks import blocks_at, held_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST
+from unhang.analyze.sides import lost_dimension
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, line_text, tree_of
@@ -240,4 +242,41 @@ def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix 
         f"Read `{text}` on every rank: it waits for all of them",
         f"{first}\n# line {frame.line}: {name} instead of {text}",
         does="every rank calls",
+    )
+
+
+def of_lost_dimension(d: Divergence) -> Fix | None:
+    """For a tensor that has fewer dimensions on a rank which has one row of it."""
+    lost = lost_dimension(d.odd_call, d.reference_call, d.odd_path)
+    if lost is None:
+        return None
+    return edit(
+        f"Keep the first dimension: `{lost.call}` takes it out where a rank has one row, and its sizes are then fewer",
+        f"# {w.spot(lost.at)}, in place of `{lost.statement}`, on every rank\n"
+        f"whole = {lost.whole}\n"
+        f"{lost.statement.replace(lost.call, 'whole.reshape(len(whole), *(n for n in whole.shape[1:] if n != 1))', 1)}",
+    )
+
+
+def of_sets_in_turn(d: Divergence) -> Fix | None:
+    """For a Trainer that evaluates one data set after the other, where each rank has them in an order of its own."""
+    made = framework_settings.sets_as_they_come(d, d.location.file) if d.location is not None else None
+    if made is None:
+        return None
+    at, given = made
+    return edit(
+        "Evaluate the data sets in one order on every rank: they stand in the dict as they came",
+        f"# {w.spot(at)}, in place of `return {given}`\nreturn dict(sorted({given if given.isidentifier() else f'({given})'}.items()))",
+    )
+
+
+def of_asked_ahead(frames: Sequence[Frame]) -> Fix | None:
+    """For a sampler that makes calls with others: a loader asks it as far ahead as it has workers."""
+    found = framework_settings.asked_ahead(frames)
+    if found is None:
+        return None
+    return edit(
+        "Give the loader as many workers on every rank: its sampler makes calls with the other ranks, and is asked as far ahead as there are workers",
+        f"# {w.spot(found.made)}, in place of `num_workers={found.workers}`\nnum_workers={found.even}   # or another number, the same on every rank\n"
+        f"# or make no call with others in the sampler ({w.spot(found.asks)}), but in the loop over the loader, in the same round on every rank",
     )

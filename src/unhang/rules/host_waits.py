@@ -13,7 +13,7 @@ from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, loop_around
 from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
-from unhang.model.findings import LIMIT
+from unhang.model.findings import LIMIT, LOOK
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, card_of, edit, with_words
 from unhang.rules.known_repairs import known_repairs
@@ -218,9 +218,23 @@ def _of_children(s: Situation, late: LateRank, frame: Frame, evidence: RankEvide
     if awaits in _OF_A_LOCK and (kept := host_waits.not_released(frame.file, frame.line)):
         spot, work = w.line_at(kept.path, kept.released), indent(kept.work, "    ")
         yield _fix("release always", kept, spot=spot, work=work, since=kept.taken)
+    if gone := outside_waits.ended_sleepers(evidence.main_frames):
+        yield _asked_to_end(gone)
     if awaits in OF_A_PROCESS and (silent := host_waits.unanswered([*s.case.launcher_stacks, *children])):
         spot = w.line_at(silent.head.file, silent.way.leaves_at)
         yield _fix("answer each", spot=spot, test=silent.way.text, answer=silent.answer)
+
+
+def _asked_to_end(gone: outside_waits.EndedSleepers) -> Fix:
+    """Killed amid anything, a process may have left more than this event behind: so no change of one line mends it."""
+    return edit(
+        f"Let the processes end by themselves: {w.spot(gone.ends)} ends some by force that are still waited for",
+        f"{w.spot(gone.wakes)}: `{gone.text}` waits until each process that slept there has answered, also one that `{gone.how}` has ended. "
+        "A flag that they read behind their wait ends them safely, with their queue read until they have gone: a process that is ended as it "
+        "puts keeps the lock of the queue, too",
+        verify=f"{AGAIN}: the rank goes on",
+        kind=LOOK,
+    )
 
 
 def _with_threads(decorator: str) -> str:
@@ -256,6 +270,19 @@ def end_the_thread(evidence: RankEvidence) -> Fix | None:
         "Let the thread end with the process: the interpreter waits for it at its end, and nobody is left to end its wait",
         head + (daemon or ends),
         verify=f"{AGAIN}: the process ends, with its exception if it raised one, and the launcher ends the others",
+    )
+
+
+def without_its_server(evidence: RankEvidence, frame: Frame | None) -> Fix | None:
+    """How a line goes on that waits for what a thread was to tell which has ended; None where the source does not show it."""
+    found = own_threads.ended_server(frame, evidence.stacks) if frame is not None else None
+    if frame is None or found is None:
+        return None
+    return edit(
+        f"Wait only as long as the thread runs that is to end the wait: {found.function}() has ended",
+        f"# {w.spot(frame)}, in place of `{found.wait}`; what is left for the thread is lost\n"
+        f"while not {found.event}.wait(1.0) and {found.thread}.is_alive():\n    pass",
+        verify=f"{AGAIN}: the process ends",
     )
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze import decisions
+from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import asked_for
 from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
-from unhang.analyze.handled import BegunAnew, skipped_calls
+from unhang.analyze.handled import BegunAnew, raised_in_loss, skipped_calls
 from unhang.analyze.may_differ import OPEN
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, function_at, nodes_around, surroundings
@@ -21,7 +22,7 @@ from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.base import AGAIN, CLEAN, edit
-from unhang.rules.framework_advice import of_monitor
+from unhang.rules.framework_advice import of_lost_dimension, of_monitor
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE = f"{AGAIN}: all ranks make the same calls"
@@ -59,6 +60,8 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return _same_buffers(d)
     if (unordered := _of_one_method(d)) is not None:
         return unordered
+    if (kept := of_lost_dimension(d)) is not None:
+        return Remedy((kept,))
     if d.location is not None and (outputs := _of_outputs(d, str(Path(d.location.file).parent))) is not None:
         return outputs
     if d.in_library is not None and d.location is not None:
@@ -174,11 +177,13 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     if monitor is not None and (fix := of_monitor(monitor)) is not None:
         at, name = monitor
         return Remedy((fix,), at=at, asks=f": `{name}` is logged without sync_dist and monitored ({w.spot(at)})")
-    switch = decisions.switched_mode(folder)
+    asks_length = any(f.function == "has_len_all_ranks" for f in frames)
+    switch = decisions.loader_kinds(folder) if asks_length else decisions.switched_mode(folder)
     if switch is None:
         return NO_REMEDY
-    asks = f": `{line_text(switch.leads.file, switch.leads.line)}` ({w.place(switch.leads)}) may come out differently on each rank"
-    return Remedy((_decided_there(switch),), switch.condition, switch.leads, asks)
+    told = switch.at if asks_length else switch.leads
+    asks = f": `{line_text(told.file, told.line)}` ({w.place(told)}) may come out differently on each rank"
+    return Remedy((_decided_there(switch),), None if asks_length else switch.condition, told, asks)
 
 
 def _of_partial_log(partial: decisions.PartialLog) -> Remedy:
@@ -290,6 +295,8 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
 
     To agree behind the handler helps only where no calls with others stand between what raised and the handler: else it has skipped these.
     """
+    if (loss := raised_in_loss(error)) is not None:
+        return (_loss_of_zero(*loss), "re-raise"), None
     skipped = skipped_calls(case, error)
     if skipped is None:
         return ("decide together", "re-raise"), None
@@ -309,6 +316,16 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
     )
     title = "Let all ranks raise it together: then all of them go to the handler"
     return (edit(title, advice, verify=_SEE, does="decide together"), "re-raise"), test
+
+
+def _loss_of_zero(line: Frame, raises: str, output: str) -> Fix:
+    """For what the loss function of a pipeline raises: it leaves the step between two transfers."""
+    return edit(
+        "Raise nothing in the loss of a pipeline: the other stages wait for the rest of the step",
+        f"# {w.spot(line)}, in place of `{raises}`\n"
+        f"return {output}.sum() * 0.0   # counts nothing, and has a gradient: so the stage makes the transfers that the others wait for",
+        verify=_SEE,
+    )
 
 
 def _is_whole(text: str) -> bool:
@@ -355,5 +372,23 @@ def one_width(folder: str) -> Fix | None:
         f"# {w.spot(stage)}: PipelineStage makes its buffers for the first batch, and a later one of another width does not fit\n"
         "batch = F.pad(batch, (0, widest - batch.shape[1]))   # every batch, on every rank; widest: of all batches, the same in each step\n"
         "# or make the stage and its schedule anew wherever the width changes",
+        verify=CLEAN,
+    )
+
+
+def make_for_all(case: Case, error: RaisedError, ranks: Sequence[int]) -> Fix | None:
+    """For a module that a rank wraps for all ranks where it alone needs one: each rank makes what any of them needs."""
+    table = case.calls
+    last = {r: table.rank_rows(r) for r in case.ranks if r not in ranks}
+    paths = [user_path(table.call(rows.stop - 1).frames) for rows in last.values() if rows.stop > rows.start]
+    found = decisions.made_where_needed(error.frames, paths)
+    if found is None:
+        return None
+    whole = found.whole.replace("\n", "\n    ")
+    return edit(
+        f"Let every rank make what one needs: `{found.makes}` wraps a module, which all ranks do together",
+        f"# {w.spot(found.at)}, in place of the `if`, on every rank; each comes here once in a round\n"
+        f"needed = [None] * dist.get_world_size(); dist.all_gather_object(needed, {found.key}); mine = {found.key}\n"
+        f"for {found.key} in sorted(set(needed)):\n    {whole}\n{found.key} = mine",
         verify=CLEAN,
     )

@@ -26,7 +26,7 @@ from unhang.rules.failure import (
     killed_for_memory,
     name_or,
 )
-from unhang.rules.host_waits import end_the_thread, timer_off, undone_item
+from unhang.rules.host_waits import end_the_thread, timer_off, undone_item, without_its_server
 from unhang.rules.late import driver
 from unhang.rules.log_lines import SIGNALS, came_to_its_end, found_in, quote, rank_of_actor, ranks_in, stood_before
 
@@ -307,16 +307,19 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         "thread": f" and waits for the thread {threads[0][0].name!r}." if threads else ".",
         "waits": w.verb(ranks, "waits", "wait"),
         "awaits": activity.awaits,
+        "spot": w.spot(frame) if frame else "",
     }
     lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
     mended = end_the_thread(evidence) or (undone_item(activity.frame) if say == "alone" and activity.frame else None)
+    mended = mended or without_its_server(evidence, activity.frame)
+    is_own = say == "live" and "destroy_process_group" not in main and bool(user_frames(evidence.main_frames))
     yield Found(
         0.9,
         () if say == "all poll" else ranks,
         (*w.stack_lines(evidence), *lines),
         words,
         say=say,
-        fixes=(*((mended,) if mended else ()), *_END_FIXES.get(say, ("order", "threads"))),
+        fixes=(*((mended,) if mended else ()), *_END_FIXES.get("own" if is_own else say, ("order", "threads"))),
         cause="rank-stuck-in-user-code" if is_polling else "",
         victims=s.others(ranks),
         location=frame,
@@ -324,6 +327,7 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
 
 
 _END_FIXES = {
+    "own": ("its own end",),
     "alone": ("wait",),
     "child": ("child",),
     "polls": ("look once",),

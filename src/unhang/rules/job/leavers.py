@@ -35,7 +35,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, fixes_of, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
-from unhang.rules.framework_advice import of_stop
+from unhang.rules.framework_advice import of_asked_ahead, of_stop
 from unhang.rules.log_lines import found_in
 from unhang.rules.remedies import of_handled
 
@@ -366,7 +366,7 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
     is_shared = first.edge.kind == "collective"
     waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
     waiters = tuple(sorted({e.waiter for e in waits}))
-    decisive = deciding(around(first.passed).conditions)
+    decisive = deciding(c for c in around(first.decided).conditions if c.suspicion)
     evidence = s.case.ranks.get(waiters[0])
     made = evidence.main_frames if evidence else ()
     mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
@@ -385,14 +385,14 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
         for e in (*mine[:2], *waits[:2])
         for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
     ]
-    say, more = said_plainly(decisive, first.passed, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
+    say, more = said_plainly(decisive, first.decided, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
     return Found(
         0.85,
         culprits,
-        (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
+        (*w.code_line(first.decided, f"rank {waiters[0]} source"), *stacks),
         {**words, "others": w.name_ranks(waiters), **more},
         say,
-        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), made),
+        fixes=fixes_of(first.decided, decisive, w.name_ranks(culprits), made, of_asked_ahead(made)),
         condition=gate_of(decisive),
-        **w.at_wait(first.edge, first.passed),
+        **w.at_wait(first.edge, first.decided),
     )

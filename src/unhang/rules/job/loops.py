@@ -10,14 +10,14 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import below, left_framework
 from unhang.analyze.handled import BegunAnew, begun_anew
-from unhang.analyze.leaving import ended_in_loop, exhausted_by, lead_of_waiting, made_other_rounds
+from unhang.analyze.leaving import ended_in_loop, exhausted_by, lead_of_waiting, made_other_rounds, other_transfers
 from unhang.analyze.loop_heads import Bound, Start, changed_bound, end_of_generator, other_start, set_by_role
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import CountedApart, LeftLoop, counted_apart, ran_out, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
-from unhang.analyze.transfers import LeftTransfers, OtherCount, left_transfers
+from unhang.analyze.transfers import LeftTransfers, OtherCount
 from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, way_past_above, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
@@ -43,7 +43,7 @@ def uneven_inputs(s: Situation) -> Found | None:
         return _exhausted(s, d) if exhausted_by(s, d) else _left_framework(s, d)
     if (found := ended_in_loop(s)) is not None:
         return _ended(s, *found)
-    transfers = left_transfers(s)
+    transfers = other_transfers(s)
     return _left_transfers(s, transfers) if transfers is not None else None
 
 

@@ -18,17 +18,11 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import ends_pass, rounds_apart
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent
 from unhang.rules import wording as w
-from unhang.rules.advice import (
-    EVERY_RANK_CALLS,
-    NO_LONGER_TIMEOUT,
-    OF_THE_DATA,
-    OF_THE_PROGRAM,
-    PAD,
-    SEE_IT,
-)
+from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, OF_THE_DATA, OF_THE_PROGRAM, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
 from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
+from unhang.rules.remedies import make_for_all
 
 # Of these the sizes are the program's own choice; of the others (buckets, shards) they follow from which tensor it is.
 _SIZED_BY_USER = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
@@ -243,8 +237,9 @@ def ranks_compared(s: Situation) -> Iterator[Found]:
         is_later = any(e.error.message[:_SAME_CHARACTERS] not in events[0].text for e in before)
         first = first_exception(s)
         frame = first.frame if first is not None and first.error.message[:_SAME_CHARACTERS] in events[0].text else None
-        more = {"words": {"at": f" at {w.place(frame)}" if frame else ""}, "location": frame}
-        yield found_in(s, events, _EARLIER if is_later else 0.96, (), fixes=("same-modules", SEE_IT), **more)
+        made = make_for_all(s.case, first.error, first.ranks) if first is not None and frame is not None else None
+        more = {"words": {"at": f" at {w.place(frame)}" if frame else ""}, "fixes": (made or "same-modules", SEE_IT)}
+        yield found_in(s, events, _EARLIER if is_later else 0.96, (), location=frame, **more)
 
 
 @rule("others-completed")

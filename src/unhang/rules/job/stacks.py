@@ -9,14 +9,15 @@ from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
 from unhang.analyze.host_waits import Forgetful, asks_ray, forgetful_actor, method_of
 from unhang.analyze.open_calls import all_in_unknown_calls, all_wait_for_ray
 from unhang.analyze.pasted import Doing, doings_of
+from unhang.analyze.polling import BlockedLoop, blocked_loop
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import lines_that_call_the_same, surroundings
 from unhang.analyze.standing import Stand, has_all_calls, sides, stands
-from unhang.model import EvidenceLine, Frame, WaitEdge, grouped, user_frames
+from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition
-from unhang.rules.base import Found, Names, rule
+from unhang.rules.base import AGAIN, Found, Names, edit, rule
 from unhang.rules.wording import both
 
 
@@ -347,7 +348,8 @@ def nobody_at_work(s: Situation) -> Found | None:
         EvidenceLine(f"{c} of Ray", f"stands at {w.spot(f)}" if f else "no line of yours") for c, f in place.items()
     ]
     one, say = place[last[0]] if len(last) == 1 else None, "chain" if last else "else"
-    fixes = ["chain", "limit"]
+    blocked = blocked_loop(one, len(s.case.world)) if one is not None else None
+    fixes: list[str | Fix] = [_threads_for(blocked) if blocked else "chain", "limit"]
     polled = next((a for r in ranks if (a := s.activities[r]).is_polled and a.frame is not None), None)
     if polled is not None and polled.frame is not None:  # others may be caught in the question itself
         at, lost = polled.frame, forgetful_actor(polled.frame)
@@ -355,6 +357,20 @@ def nobody_at_work(s: Situation) -> Found | None:
         one, say, fixes = lost.at if lost else at, "polls", ["again" if lost else "bring", "limit"]
     seen = (*w.stack_lines(s.case.ranks[ranks[0]], 3), *lines)
     return Found(0.85, (), seen, words, say, fixes, victims=tuple(ranks), location=one or at)
+
+
+def _threads_for(blocked: BlockedLoop) -> Fix:
+    """For a method that waits in the one thread in which the method that would end the wait were to run."""
+    path, lines = blocked.at.file, []
+    for line, head in blocked.coroutines:
+        lines.append(f"# {w.line_at(path, line)}, in place of `async {head}`\n{head}")
+    if blocked.threads != blocked.decorator:
+        lines.append(f"# {w.spot(blocked.at)}, in place of `@{blocked.decorator}`\n@{blocked.threads}")
+    return edit(
+        f"Take the coroutines out of the actor: with one in it, {blocked.function}() keeps the only thread while it waits",
+        "\n".join(lines) + "\n# its methods run in several threads then: what they share needs a lock",
+        verify=f"{AGAIN}: the call ends",
+    )
 
 
 def _of_polls(awaits: str, at: Frame, lost: Forgetful | None) -> dict[str, str]:

@@ -1,136 +1,31 @@
-"""Rules on waits that nobody ends: sends and receives without another side, keys of a store that nobody sets, groups that not all ranks make."""
+"""Rules on waits that nobody ends: keys of a store that nobody sets, groups that not all ranks make."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import StuckCollective, majority
 from unhang.analyze.callpath import Path, fork_of, innermost, user_path
+from unhang.analyze.loop_heads import groups_in_turn
 from unhang.analyze.open_calls import all_in_unknown_calls
 from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around, frame_at
 from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
 from unhang.analyze.trees import files_beside, last_name, line_text, nodes_of
-from unhang.analyze.waits_for import SENDS, setter_of
+from unhang.analyze.waits_for import setter_of
 from unhang.analyze.ways_out import only_way_past
-from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Fix, Frame, PendingCall
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
-from unhang.rules.base import Found, rule
+from unhang.rules.base import Found, edit, rule
 from unhang.rules.late import found_late
 
-
-@rule("wrong-peer", needs=("ranks",))
-def wrong_peer(s: Situation) -> Iterator[Found]:
-    """Each call with a peer that expects nothing of it, while another rank waits for its rank."""
-    if s.divergence is not None or s.primary_failure is not None or s.late or not s.judges_waits:
-        return
-    if apart := partners_apart(s):
-        yield _apart(s, apart)
-        return
-    if tags := tags_apart(s):
-        yield _other_tags(s, tags)
-        return
-    for rank, call, waiter in wrong_peers(s):
-        if rank in s.proven:
-            frame = next(iter(call.frames), None)
-            words = {
-                "rank": rank,
-                "call": call.kind,
-                "side": "to" if call.kind in SENDS else "from",
-                "peer": call.peer,
-                "line": w.place(frame),
-                "lead": w.lead(frame),
-                "waiter": waiter,
-            }
-            yield Found(
-                0.92,
-                (rank,),
-                (*(w.waiting_line(e) for e in s.waits.edges[:4]), *w.stack_lines(s.case.ranks.get(rank), 3)),
-                words,
-                "peer",
-                ("right rank",),
-                **w.at_pending(call, frame),
-            )
-
-
-def _apart(s: Situation, partners: Mapping[int, PendingCall]) -> Found:
-    """Each of the ranks has begun to send to a peer and to receive from it, and the peer does so with another one."""
-    pairs = w.listed([f"rank {rank} with rank {call.peer}" for rank, call in partners.items()])
-    frame = w.own_line(next(iter(partners.values())).frames)
-    edges = [e for r in partners for e in s.waits.edges_of(r)]
-    return Found(
-        0.88,
-        (),
-        (*map(w.waiting_line, edges[:6]), *w.code_line(frame, "exchange")),
-        {"ranks": w.name_ranks(tuple(partners)), "pairs": pairs, "line": w.place(frame), "lead": w.lead(frame)},
-        "apart",
-        ("one draw",),
-        location=frame,
-    )
-
-
-def _other_tags(s: Situation, tags: TagsApart) -> Found:
-    """The tags are what keeps the two sides apart, not their order."""
-    mine, theirs = (w.own_line(c.frames) for c in (tags.send, tags.receive))
-    where = theirs if tags.odd == (tags.receiver,) else mine
-    words = {
-        "sender": tags.sender, "receiver": tags.receiver, "tag": tags.send.tag, "wanted": tags.receive.tag,
-        "send_at": w.place(mine), "receive_at": w.place(theirs),
-        "odd": f" The tags of rank {tags.odd[0]} went up by the same number each time before, and did not here." if tags.odd else "",
-    }  # fmt: skip
-    edges = [e for r in (tags.sender, tags.receiver) for e in s.waits.edges_of(r)]
-    return Found(
-        0.92 if tags.odd else 0.85,
-        tags.odd,
-        (*map(w.waiting_line, edges[:4]), *w.code_line(mine, "send"), *w.code_line(theirs, "receive")),
-        words,
-        "tags",
-        ("one tag",),
-        **w.at_pending(tags.send, where),
-    )
-
-
-def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
-    """The sends and receives in which ranks without a stack wait."""
-    table = s.case.calls
-    rows = (row for rows in s.recorded.fronts.values() for row in rows)
-    yield from (table.call(row) for row in rows if table["is_p2p"][row] and table["peer"][row] >= 0)
-
-
-def _is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
-    """Whether the rank made this kind of call before, and never with this peer."""
-    if call.rank in table.active_ranks:
-        return False  # its history is not in the dump
-    rows = table.rank_rows(call.rank)
-    is_same = table["is_p2p"][rows] & (table["op"][rows] == table["op"][call.row])
-    peers = table["peer"][rows][is_same & (table["state"][rows] == CallState.COMPLETED)]
-    return len(peers) > 0 and call.peer not in peers.tolist()
-
-
-@rule("new-partner", needs=("calls",))
-def new_partner(s: Situation) -> Iterator[Found]:
-    """Each call with a peer that is new and does not answer."""
-    for call in open_transfers(s) if s.judges_waits and not s.failures else ():
-        is_answered = s.recorded.transfers.get(call.row) is not None
-        if is_answered or call.peer in s.case.out_of_sight or not _is_new_partner(s.case.calls, call):
-            continue
-        if s.departures([call.rank]).get(call.rank) == call.row:
-            path = user_path(call.frames)
-            side = "to" if call.op == "send" else "from"
-            seen = w.path_line(call.rank, f"{w.name_call(call)} {side} rank {call.peer} (open)", path)
-            yield Found(
-                0.92,
-                (call.rank,),
-                (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
-                {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": w.at_end_of(path)},
-                **w.at_call(call, innermost(path)),
-            )
+_RANK = re.compile(r"\d+")
 
 
 @rule("subgroup-not-created-by-all", needs=("ranks",))
@@ -162,7 +57,9 @@ def _not_by_all(
     gate = deciding(around(frame, started_ns(s.case)).conditions) if frame else None
     others = [r for r in s.case.in_sight if r not in makers]
     say, more = said_plainly(gate, frame, makers, others, "new_group", is_skipped=False)
+    crossed = _are_crossed({r: calls[i] for r, calls in made.items() if i < len(calls)})
     words = {
+        "pairs": w.listed([f"rank {r} that of {d}" for r, d in sorted(details.items())]),
         "who": w.name_ranks(makers),
         "call": call.detail,
         "line": w.place(frame),
@@ -175,13 +72,47 @@ def _not_by_all(
     }
     return Found(
         0.94,
-        culprits,
+        () if crossed else culprits,
         [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
         words,
-        say,
+        "apart" if crossed else say,
+        fixes=_one_turn(call.frames) if crossed else ("on every rank",),
         location=frame,
         collective={"op": "new_group", "seq": call.index},
-        condition=gate_of(gate),
+        condition=None if crossed else gate_of(gate),
+    )
+
+
+def _are_crossed(calls: Mapping[int, PendingCall]) -> bool:
+    """Whether each rank waits at one line in a group of its own and one other rank, which waits in another group there."""
+    groups = {r: set(_RANK.findall(c.detail)) for r, c in calls.items() if c.ended_ns is None}
+    is_own = all(str(r) in members and len(members) == 2 for r, members in groups.items())
+    ways = {user_path(c.frames) for c in calls.values()}
+    is_waited = all({str(r) for r in groups} >= members for members in groups.values())
+    return (
+        len(groups) > 2
+        and is_own
+        and is_waited
+        and len(ways) == 1
+        and len({*map(frozenset, groups.values())}) == len(groups)
+    )
+
+
+def _one_turn(frames: Sequence[Frame]) -> tuple[str | Fix, ...]:
+    """To make the groups at the start is not enough where each rank comes to them in an order of its own: it then waits so in the calls of the groups."""
+    turn = groups_in_turn(user_frames(frames))
+    if turn is None:
+        return ("in one order",)
+    start = (
+        f"in __init__() of {turn.owner}, which every rank makes" if turn.owner else "right after init_process_group()"
+    )
+    return (
+        edit(
+            "Make the groups on every rank at the start, and come to them in one order",
+            f"# {w.spot(turn.made)}, not here but {start}\n{turn.text}\n"
+            f"# {w.spot(turn.head)}: go over it in the order of the groups, in place of `{turn.old}`\n{turn.new}",
+            does="every rank calls",
+        ),
     )
 
 

@@ -1,0 +1,142 @@
+"""Rules on sends and receives without another side: who is sent to, or received from, is another one than waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from unhang.analyze.callpath import innermost, user_path
+from unhang.analyze.peers import Places, names_the_peer, places_for_ranks
+from unhang.analyze.situation import Situation
+from unhang.analyze.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
+from unhang.analyze.waits_for import SENDS
+from unhang.model import CallState, CollectiveCall, CollectiveTable, Fix, Frame, PendingCall
+from unhang.rules import wording as w
+from unhang.rules.base import CLEAN, Found, edit, rule
+
+
+@rule("wrong-peer", needs=("ranks",))
+def wrong_peer(s: Situation) -> Iterator[Found]:
+    """Each call with a peer that expects nothing of it, while another rank waits for its rank."""
+    if s.divergence is not None or s.primary_failure is not None or s.late or not s.judges_waits:
+        return
+    if apart := partners_apart(s):
+        yield _apart(s, apart)
+        return
+    if tags := tags_apart(s):
+        yield _other_tags(s, tags)
+        return
+    for rank, call, waiter in wrong_peers(s):
+        if rank in s.proven:
+            frame = next(iter(call.frames), None)
+            words = {
+                "rank": rank,
+                "call": call.kind,
+                "side": "to" if call.kind in SENDS else "from",
+                "peer": call.peer,
+                "line": w.place(frame),
+                "lead": w.lead(frame),
+                "waiter": waiter,
+            }
+            yield Found(
+                0.92,
+                (rank,),
+                (*(w.waiting_line(e) for e in s.waits.edges[:4]), *w.stack_lines(s.case.ranks.get(rank), 3)),
+                words,
+                "peer",
+                (_right_rank(frame),),
+                **w.at_pending(call, frame),
+            )
+
+
+def _right_rank(frame: Frame | None) -> str | Fix:
+    """A change only where the line shows what is wrong with the peer: a number, or a place in a list of ranks."""
+    places = places_for_ranks(frame) if frame is not None else None
+    if frame is not None and places is not None:
+        return _take_the_rank(frame, places)
+    return "right rank" if frame is None or names_the_peer(frame) else "see the peer"
+
+
+def _take_the_rank(frame: Frame, places: Places) -> Fix:
+    lines = [
+        f"# {w.line_at(frame.file, line)}, in place of `{given}`\n{given.partition('=')[0]}={peer}"
+        for line, given, peer in places.given
+    ]
+    return edit(
+        f"Take the rank out of `{places.members}`: the peer is a place in that list, which is its rank only while no rank is left out",
+        "\n".join(lines),
+        verify=CLEAN,
+    )
+
+
+def _apart(s: Situation, partners: Mapping[int, PendingCall]) -> Found:
+    """Each of the ranks has begun to send to a peer and to receive from it, and the peer does so with another one."""
+    pairs = w.listed([f"rank {rank} with rank {call.peer}" for rank, call in partners.items()])
+    frame = w.own_line(next(iter(partners.values())).frames)
+    edges = [e for r in partners for e in s.waits.edges_of(r)]
+    return Found(
+        0.88,
+        (),
+        (*map(w.waiting_line, edges[:6]), *w.code_line(frame, "exchange")),
+        {"ranks": w.name_ranks(tuple(partners)), "pairs": pairs, "line": w.place(frame), "lead": w.lead(frame)},
+        "apart",
+        ("one draw",),
+        location=frame,
+    )
+
+
+def _other_tags(s: Situation, tags: TagsApart) -> Found:
+    """The tags are what keeps the two sides apart, not their order."""
+    mine, theirs = (w.own_line(c.frames) for c in (tags.send, tags.receive))
+    where = theirs if tags.odd == (tags.receiver,) else mine
+    words = {
+        "sender": tags.sender, "receiver": tags.receiver, "tag": tags.send.tag, "wanted": tags.receive.tag,
+        "send_at": w.place(mine), "receive_at": w.place(theirs),
+        "odd": f" The tags of rank {tags.odd[0]} went up by the same number each time before, and did not here." if tags.odd else "",
+    }  # fmt: skip
+    edges = [e for r in (tags.sender, tags.receiver) for e in s.waits.edges_of(r)]
+    return Found(
+        0.92 if tags.odd else 0.85,
+        tags.odd,
+        (*map(w.waiting_line, edges[:4]), *w.code_line(mine, "send"), *w.code_line(theirs, "receive")),
+        words,
+        "tags",
+        ("one tag",),
+        **w.at_pending(tags.send, where),
+    )
+
+
+def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
+    """The sends and receives in which ranks without a stack wait."""
+    table = s.case.calls
+    rows = (row for rows in s.recorded.fronts.values() for row in rows)
+    yield from (table.call(row) for row in rows if table["is_p2p"][row] and table["peer"][row] >= 0)
+
+
+def _is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
+    """Whether the rank made this kind of call before, and never with this peer."""
+    if call.rank in table.active_ranks:
+        return False  # its history is not in the dump
+    rows = table.rank_rows(call.rank)
+    is_same = table["is_p2p"][rows] & (table["op"][rows] == table["op"][call.row])
+    peers = table["peer"][rows][is_same & (table["state"][rows] == CallState.COMPLETED)]
+    return len(peers) > 0 and call.peer not in peers.tolist()
+
+
+@rule("new-partner", needs=("calls",))
+def new_partner(s: Situation) -> Iterator[Found]:
+    """Each call with a peer that is new and does not answer."""
+    for call in open_transfers(s) if s.judges_waits and not s.failures else ():
+        is_answered = s.recorded.transfers.get(call.row) is not None
+        if is_answered or call.peer in s.case.out_of_sight or not _is_new_partner(s.case.calls, call):
+            continue
+        if s.departures([call.rank]).get(call.rank) == call.row:
+            path = user_path(call.frames)
+            side = "to" if call.op == "send" else "from"
+            seen = w.path_line(call.rank, f"{w.name_call(call)} {side} rank {call.peer} (open)", path)
+            yield Found(
+                0.92,
+                (call.rank,),
+                (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
+                {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": w.at_end_of(path)},
+                **w.at_call(call, innermost(path)),
+            )
