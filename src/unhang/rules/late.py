@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, Surroundings, around, surroundings
+from unhang.analyze.trees import nodes_of
 from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
@@ -157,13 +159,22 @@ def works_first(s: Situation, late: LateRank) -> WorksFirst | None:
     theirs = (waiter.main_frames if waiter and waiter.main_stack else call.frames if call else None) or ()
     wait = next((f for f in theirs if f.is_user), None)
     here = next((f for f in mine if wait and (f.file, f.function) == (wait.file, wait.function)), None)
-    if wait is None or here is None or here.line <= wait.line:
+    if wait is None or here is None or here.line <= wait.line or _are_roles(wait, here):
         return None
     above = theirs[: theirs.index(wait)]
     if library := next((f.function for f in above if RANK_ZERO_FIRST.search(f.function)), None):
         return WorksFirst(here, library)
     test = kept_by_condition(s.case, wait, late.victims, late.rank)
     return WorksFirst(here, test) if test else None
+
+
+def _are_roles(wait: Frame, here: Frame) -> bool:
+    """Whether two lines of one function stand in two branches of one `if`: each rank has its own, and none comes first."""
+    for branch in (n for n in nodes_of(here.file) if isinstance(n, ast.If) and n.orelse):
+        first, last = branch.orelse[0].lineno, branch.orelse[-1].end_lineno or 0
+        if branch.body[0].lineno <= wait.line < first <= here.line <= last:
+            return True
+    return False
 
 
 def has_loader(s: Situation, late: LateRank) -> bool:
