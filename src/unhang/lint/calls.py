@@ -28,6 +28,7 @@ from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
     DOUBT,
+    DRAWN,
     LOCAL,
     LOSS,
     MAYBE,
@@ -44,7 +45,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import SPECIAL
+from unhang.lint.wellknown import SPECIAL, drawn
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -64,10 +65,12 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
-def _own_state(node: Call, full: str, name: str) -> Value | None:
+def _own_state(node: Call, full: str, name: str, args: list[Value]) -> Value | None:
     """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
     if full in known.LOCAL_SOURCES:
         return Value(LOCAL)
+    if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
+        return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
     draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
     return Value(CHANCE) if draws and "generator" not in node.names else None
 
@@ -142,10 +145,10 @@ class Calls(Passing):
             return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
-        known_so = self._of_sort(node, base, name, args)
+        known_so = self._of_sort(node, owner, base, name, args)
         return known_so or self._other(node, callee, full, owner, base, name, args)
 
-    def _of_sort(self, node: Call, base: Value, name: str, args: list[Value]) -> Value | None:
+    def _of_sort(self, node: Call, owner: str, base: Value, name: str, args: list[Value]) -> Value | None:
         """A method of what is known to be wrapped, a parameter, an output; None: that says nothing."""
         kind, sort = base.kind, base.sort
         if kind == "wrap":
@@ -156,6 +159,8 @@ class Calls(Passing):
                 return self._collective(node, made, args, name)
             if name == "prepare" or (sort[1] == "fabric" and name.startswith("setup")):
                 return prepared(node)
+        if sort in (sorts.DRAWS, sorts.GENERATOR):
+            return drawn(self, owner, base, name, args)
         if kind in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
             return base
         if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
@@ -234,7 +239,7 @@ class Calls(Passing):
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
-        if (own := _own_state(node, full, name)) is not None:
+        if (own := _own_state(node, full, name, args)) is not None:
             return own
         if name == "backward" and args and args[0].kind in ("out", "of"):
             return self._backward(node, args[0].sort)

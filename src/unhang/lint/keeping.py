@@ -16,6 +16,7 @@ from unhang.lint.values import (
     MAYBE,
     NO_PARAMS,
     OWN_BATCH,
+    OWN_STATE,
     RANK,
     UNEVEN,
     UNKNOWN,
@@ -135,6 +136,9 @@ def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Give
         by = mixed(*(v if v.sort != sorts.LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:
             frame.keeps[name] = either(frame.keeps.get(name, Value()), Value(by.dep, by.params - {0}, kept.sort))
+        me = frame.ref(owner).sort if by.dep & OWN_STATE else None
+        if me is not None and me[0] == "obj":
+            frame.link.set_attribute(me[1], me[2], name, Value(by.dep & OWN_STATE, sort=kept.sort))
         if by.dep & (LOSS | MAYBE) or by.params:
             frame.env[f"{owner}.{name}"] = Value(
                 by.dep & (LOSS | MAYBE), by.params if owner == "self" else NO_PARAMS, kept.sort
@@ -173,7 +177,7 @@ def is_by_batch(frame: Operators) -> bool:
 def is_by_own_state(frame: Operators) -> bool:
     """Whether a rank comes to this line where its own clock, memory or disk allows it."""
     causes = [c for c, *_ in frame.conditions] + [e.cause for e in frame.ways_out if e.kind in ("continue", "return")]
-    return any(c.value.dep & LOCAL and not c.value.dep & RANK for c in causes)
+    return any(c.value.dep & OWN_STATE and not c.value.dep & RANK for c in causes)
 
 
 def fill(frame: Operators, place: Op) -> None:

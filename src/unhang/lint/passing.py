@@ -29,7 +29,6 @@ from unhang.lint.values import (
     DIFFERS,
     DOUBT,
     HELD,
-    LOCAL,
     LOSS,
     MAYBE,
     MAYBE_NONE,
@@ -38,6 +37,7 @@ from unhang.lint.values import (
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
+    OWN_STATE,
     PLAIN,
     RANK,
     TOLD,
@@ -62,7 +62,7 @@ MAY_MISS = MISSING | NONE_BY_BATCH
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
 _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
 _LOADED = ("many", sorts.BATCH)
-_PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
+_PARTS_RANKS = RANK | OWN_STATE | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
 _OBJECTS = {
@@ -197,7 +197,7 @@ class Passing(Operators):
         target = self.link.project.method(sort[1], sort[2], "__init__")
         if target is not None:
             parameters = self.link.project.function(*target).parameters
-            self.link.note_constructor(sort, given_of(node, parameters, 1, args))
+            self.link.note_constructor(sort, parameters, given_of(node, parameters, 1, args))
             self._function(node, ("bound", *target), args, name)
         else:  # of a data class
             fields = self.link.project.fields_of(sort[1], sort[2])

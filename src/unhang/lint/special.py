@@ -216,6 +216,11 @@ def is_bare(full: str, name: str, node: Call) -> bool:
     )
 
 
+def is_own_seed(v: Value) -> bool:
+    """Whether a generator with this seed draws something else on each rank."""
+    return bool(v.dep & (RANK | LOCAL)) and not v.group and v.zero is not True
+
+
 def is_own_path(values: list[Value]) -> bool:
     """Whether one of these is the path of a file that this rank, process or node has for itself."""
     return any(v.sort == sorts.OWN_PATH or v.dep & LOCAL for v in values)

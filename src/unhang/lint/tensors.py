@@ -11,6 +11,7 @@ from unhang.lint.special import element, is_agreed, name_of
 from unhang.lint.values import (
     CHANCE,
     DATA,
+    DRAWN,
     HELD,
     LOCAL,
     LONGEST,
@@ -201,8 +202,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(0, joined.params, sorts.TEST if name in _TESTS else None)
     if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:
         return base
-    is_of_data = is_numeric and (full or base.dep & OF_DATA)
-    return Value(joined.dep & OF_DATA if is_of_data else base.dep & CHANCE, NO_PARAMS)
+    is_of_data = is_numeric and (full or base.dep & (OF_DATA | DRAWN))
+    return Value(joined.dep & (OF_DATA | DRAWN) if is_of_data else base.dep & CHANCE, NO_PARAMS)
 
 
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
@@ -236,6 +237,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.kind == "share":
         return base
     if full == "len":
+        if first.dep & DRAWN:
+            return PLAIN
         if first.sort == sorts.BESIDE:
             return Value(LOCAL)
         if first.kind == "ragged":
@@ -254,6 +257,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH)
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
+    if not full and base.dep & DRAWN and name in FACTS:
+        return PLAIN
     if not full and base.dep & DATA and name in FACTS:
         return Value(DATA, base.params, sorts.LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
     return element(first) if full == "next" and args else None

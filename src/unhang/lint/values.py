@@ -28,9 +28,11 @@ LONGEST = 512  # as long as the longest sequence of this rank's batch
 NONE_BY_BATCH = 2048  # it is None where the rank's own batch is no good
 CHANCE = 4096  # by what this rank has drawn at random
 MISSING = 8192  # it is None where the batch has no such part
+DRAWN = 32768  # by what this rank has drawn with a seed of its own
 TOLD = 16384  # of an exception: by what all have agreed on, so that all raise it
 RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
-DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE
+DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE | DRAWN
+OWN_STATE = LOCAL | DRAWN
 COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH | MISSING)  # what is left of it in what is computed from a value
 
 
