@@ -104,6 +104,13 @@ def parts_asked(text: str, name: str) -> str:
     return f"part:{' '.join(a[1:] for a in asked)}" if asked and all(asked) else ""
 
 
+def parameters_asked(function: Function, texts: Sequence[str]) -> frozenset[int]:
+    """The parameters, by number, that conditions name."""
+    words = {w for text in texts for w in re.findall(r"(?<![\w.])[a-z_]\w*", text)}
+    own = enumerate(function.parameters)
+    return frozenset(i for i, name in own if name in words and (i or not function.is_method))
+
+
 def asks_for_others(test: Expr) -> bool:
     """Whether a condition asks if there are other ranks at all: not `i % world_size == rank`."""
     match test:

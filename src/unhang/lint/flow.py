@@ -10,7 +10,7 @@ from typing import Any
 from unhang.lint import known, sorts
 from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.blocks import Blocks
-from unhang.lint.conditions import all_of, none_on_some
+from unhang.lint.conditions import all_of, none_on_some, parameters_asked
 from unhang.lint.divergence import Cause, Exit
 from unhang.lint.doubts import works
 from unhang.lint.graphs import added
@@ -78,7 +78,7 @@ class Frame(Blocks):
         else:
             agreed = self._take_over_decorators()
             self.block(self.function.body)
-        summary.raises = frozenset(self.raises)
+        summary.raises = frozenset(self.raises | self.refuses)
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
         self._close(self.ways_out)
         self._close_pending()
@@ -272,6 +272,8 @@ class Frame(Blocks):
             told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
             if (why.dep & DIFFERS or why.params or told) and s.value is not None:
                 self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
+            elif s.value is not None and (asked := parameters_asked(self.function, [c.text for c, *_ in self.conditions])):
+                self.refuses.add((name_of(s.value), TOLD, asked))
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(

@@ -158,7 +158,7 @@ class Operators(Names):
     def _not(self, part: Expr) -> Value:
         """What `not part` is worth."""
         v = self.value(part)
-        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == sorts.BLOCK_LENGTH
+        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
         v = as_test(part, v) if is_asked else v
         if v.sort == sorts.BLOCK_LENGTH:
             return v
