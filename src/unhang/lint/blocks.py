@@ -136,6 +136,7 @@ class Blocks(Branches):
 
     def loop(self, s: Loop) -> str:
         """Follows a loop, and says how it ends."""
+        begin = len(self.effects)
         over = self.value(s.over)
         mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
@@ -183,6 +184,8 @@ class Blocks(Branches):
         self.env = joined_env(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Loop):
             found_in_endless_loop(self, s.body[0], s.line)
+        if not is_for:
+            self._wait_for_others(self.effects[begin:])
         if is_for:
             found_in_order(self, s, over, made)
         if is_for and over.sort == sorts.FILLED:
@@ -229,10 +232,18 @@ class Blocks(Branches):
             text = min(paths_in(source), default="the comprehension", key=len)
             self._uneven(Loop(None, source, [], [], self.line_now, text), over, self.effects[mark:], mark)
 
+    def _wait_for_others(self, made: list[Effect]) -> None:
+        """After a loop in which some ranks are done sooner, they take part in a `while` loop that begins with the same collective, until all are."""
+        if not self.loops and made:
+            self._uneven_found = [one for one in self._uneven_found if one[1].key != made[0].key]
+
     def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
         cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)
         alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
-            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
+            if self.loops or s.target is None:
+                self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
+            else:
+                self._uneven_found.append((finding_of(cause, alone[0], self.path, is_loop=True), alone[0]))
             self.effects += [e for e in made if e not in alone]

@@ -82,6 +82,8 @@ class Frame(Blocks):
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
         self._close(self.ways_out)
         self._close_pending()
+        for found, effect in self._uneven_found:
+            self._report(found, effect, True)
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != sorts.AGREED:
                 found_in_stop(self, path, line, causes[0])

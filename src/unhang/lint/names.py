@@ -84,6 +84,7 @@ class Names:
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
         self._pending: list[Pending] = []
+        self._uneven_found: list[tuple[Found, Effect]] = []  # unless those that are done wait for the others
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._empty: set[str] = set()
         self._filled: set[str] = set()
