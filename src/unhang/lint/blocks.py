@@ -159,7 +159,9 @@ class Blocks(Branches):
         before_it, self._round = self._round, -1 if is_for else len(self.effects)
         self._implied.append(0 if is_for else over.dep & RANK)
         self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
+        self.rounds += [] if is_for else [over]
         end = self.block(s.body)
+        del self.rounds[len(self.rounds) - (not is_for) :]
         self._limits.pop()
         self._implied.pop()
         self.loops -= 1

@@ -236,6 +236,8 @@ class Calls(Passing):
         if fact is not None:
             return fact
         self._stepped(node, name, args)
+        if name == "result" and len(args) < 2 and self.hands_out_work:
+            self.alone_before = f"{owner or 'future'}.result()"  # it raises what its task has raised, here alone
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)

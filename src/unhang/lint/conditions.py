@@ -35,6 +35,7 @@ from unhang.lint.values import (
     NONE_BY_BATCH,
     OF_DATA,
     OWN_BATCH,
+    OWN_STATE,
     RANK,
     UNEVEN,
     Needs,
@@ -366,6 +367,8 @@ def none_on_some(returned: Value, told: Sequence[tuple[bool, Value]]) -> Value:
     for n, (is_none, by) in enumerate(told):
         dep |= NONE_BY_BATCH if is_none and by.dep & OF_DATA and not by.dep & RANK else 0
         others = {later for later, _ in told[n + 1 :]}
+        if by.dep & OWN_STATE and not by.dep & RANK and (not is_none) in others and returned.sort is None:
+            returned = returned._replace(sort=sorts.TEST)
         if by.dep & RANK and (not is_none) in others:
             dep |= MAYBE_NONE
             zeros.add(None if by.zero is None or by.group or is_none in others else by.zero != is_none)

@@ -42,6 +42,7 @@ from unhang.lint.special import (
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    DRAWN,
     FAILED,
     LOCAL,
     LOSS,
@@ -252,7 +253,8 @@ class Frame(Blocks):
             is_told = value.sort == sorts.AGREED and of.zero is False and not of.dep & ~RANK
             if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
-                sort = sorts.TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                is_flag = value.const is not UNKNOWN or (is_kept and of.dep & DIFFERS in (LOCAL, DRAWN))  # else it is None
+                sort = sorts.TEST if value.sort is None and is_flag else value.sort
                 value = value._replace(dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _BARS = {"tqdm", "trange", "ProgressBar"}
 _WAITS = {"join", "result", "wait", "as_completed", "shutdown", "synchronize"}
+_TAKES_OUT = {"pop", "popitem", "popleft", "remove", "discard", "clear"}
 _PUTS_IN = {"append", "extend", "add", "update"}
 
 
@@ -176,8 +177,9 @@ def is_by_batch(frame: Operators) -> bool:
 
 def is_by_own_state(frame: Operators) -> bool:
     """Whether a rank comes to this line where its own clock, memory or disk allows it."""
-    causes = [c for c, *_ in frame.conditions] + [e.cause for e in frame.ways_out if e.kind in ("continue", "return")]
-    return any(c.value.dep & OWN_STATE and not c.value.dep & RANK for c in causes)
+    causes = [c.value for c, *_ in frame.conditions]
+    causes += [e.cause.value for e in frame.ways_out if e.kind in ("continue", "return")]
+    return any(v.dep & OWN_STATE and not v.dep & RANK for v in causes)
 
 
 def fill(frame: Operators, place: Op) -> None:
@@ -240,9 +242,17 @@ def containers(function: Function) -> set[str]:
 
 
 def note_put(frame: Operators, e: Expr) -> None:
-    """Something is put into a container that the object keeps."""
+    """Something is put into a container that the object keeps, or taken out of it."""
     name, me = container_of(e), frame.env.get("self")
-    if name and me is not None and me.kind == "obj" and not frame.is_special:
+    if me is None or me.kind != "obj" or frame.is_special:
+        return
+    match e:
+        case Call(func=Ref(path=path)) if path.startswith("self.") and path.count(".") == 2:
+            _, kept, method = path.split(".")
+            by_rounds = any(v.dep & OWN_STATE and not v.dep & RANK for v in frame.rounds)
+            if method in _TAKES_OUT and (by_rounds or is_by_own_state(frame)):
+                frame.link.by_state.add((me.sort[1], me.sort[2], kept))
+    if name:
         key = (me.sort[1], me.sort[2], name)
         frame.puts[key] = frame.puts.get(key, True) and is_by_batch(frame)
         if is_by_own_state(frame):

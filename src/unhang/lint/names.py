@@ -68,6 +68,7 @@ class Names:
         self._unsure = self._no_exits = 0
         self._over_parameters: list[int] = []
         self._implied: list[int] = []
+        self.rounds: list[Value] = []  # what the conditions of these are worth
         self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
         self._line, self._is_empty = 0, False  # of the assignment that is followed
         # What was met so far.
@@ -111,6 +112,11 @@ class Names:
         self.fixed = {names[i] for i, value in given if value.const is not UNKNOWN}
         self.is_special = bool(given)
         self._given = dict(self.env)
+
+    @property
+    def hands_out_work(self) -> bool:
+        """Whether this file gives tasks to a pool."""
+        return any("submit" in f.words for f in self.source.functions)
 
     # What was met so far.
 

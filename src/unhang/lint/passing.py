@@ -29,6 +29,7 @@ from unhang.lint.values import (
     DIFFERS,
     DOUBT,
     HELD,
+    LOCAL,
     LOSS,
     MAYBE,
     MAYBE_NONE,
@@ -166,6 +167,8 @@ class Passing(Operators):
         is_of_batch = not base.dep & RANK and (base.dep & OWN_BATCH or is_batch(owner))
         if len(args) == 1 and is_of_batch and not self.link.project.is_sorted_by(node):
             return Value(base.dep | MISSING, base.params)
+        if base.sort == sorts.OWN_KEYS and base.dep & LOCAL and len(args) == 1:
+            return Value(LOCAL, sort=sorts.TEST)
         return in_table(base.sort, args[0]) if base.kind == "table" else None
 
     def group_asked(self, node: Call, owner: str, name: str) -> str:
