@@ -143,6 +143,7 @@ class Blocks(Branches):
         if s.target is not None:
             self.assign(s.target, sample(over), is_certain=True)
         before = dict(self.env)
+        self._forget_none(s.body)
         if over.kind == "obj" and is_for:
             over = over._replace(dep=over.dep | items_of(self, over))
             self.go_through(over)
@@ -198,6 +199,14 @@ class Blocks(Branches):
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def _forget_none(self, body: list[Stmt]) -> None:
+        """What is None before a loop, and is bound in it, is None in its first round alone."""
+        names = {name for name, v in self.env.items() if v.const is None}
+        for n in nodes_in(body) if names else ():
+            for target in n.targets if isinstance(n, Set) else ():
+                if isinstance(target, Ref) and target.path in names:
+                    self.env[target.path] = PLAIN
 
     def with_(self, s: With) -> str:
         """Follows what is done under context managers."""

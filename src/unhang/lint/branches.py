@@ -296,6 +296,9 @@ class Branches(Calls):
             if way_out.kind == "except":
                 close_handler(self, way_out.made, way_out.rest, way_out.cause.text)
                 continue
+            if way_out.is_open:
+                self._leave_open(way_out)
+                continue
             known_there = way_out.cause.needed
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
@@ -315,6 +318,14 @@ class Branches(Calls):
                 self._report(found, missed[0], True)
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
+
+
+    def _leave_open(self, way_out: Exit) -> None:
+        """Layers that do not run where a parameter is None: a finding, if it is so on some ranks."""
+        missed = [e for e in compared(way_out.rest, way_out.made, way_out.cause)[0] if e.hidden == "module"]
+        for effect in missed[:1]:
+            found = finding_of(way_out.cause, effect, self.path)
+            self.later += [Conditional(i, "is None", found, self.path) for i in way_out.cause.value.params]
 
 
 def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:

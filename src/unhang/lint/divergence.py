@@ -66,6 +66,7 @@ class Exit:
 
     `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
     `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
+    `is_open`: the caller knows whether it is taken: by a parameter that is None, or not.
     `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
     """
 
@@ -78,6 +79,7 @@ class Exit:
     needs: Needs = frozenset()
     rest: list[Effect] = field(default_factory=list)
     is_replaced: bool = False
+    is_open: bool = False
     is_first: bool = False
     is_in_while: bool = False
     loops: int = 0

@@ -279,6 +279,8 @@ class Frame(Blocks):
             elif s.value is not None and (asked := parameters_asked(self.function, [c.text for c, *_ in self.conditions])):
                 self.refuses.add((name_of(s.value), TOLD, asked))
             return "raise"
+        if s.kind == "return" and self._in_forward() and not self._unsure:
+            self._leave_if_none(s)
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(
             c.value.sort == sorts.AGREED and depth >= self.loops for c, _, depth in self.conditions
@@ -322,6 +324,14 @@ class Frame(Blocks):
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self.ways_out.append(way_out)
         return s.kind
+
+    def _leave_if_none(self, s: Leave) -> None:
+        """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""
+        cause, mark, depth = self.conditions[-1] if len(self.conditions) == 1 else (None, 0, 0)
+        if cause is not None and cause.value.sort == ("none test",) and cause.value.params:
+            way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], 0, self.needs)
+            way_out.is_open = True
+            self.ways_out.append(way_out)
 
     def _ends_well(self, raised: Expr) -> bool:
         """Whether an exception ends the process without a failure, by its name or by what it is made of."""

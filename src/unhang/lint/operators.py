@@ -238,6 +238,8 @@ class Operators(Names):
         dep |= UNEVEN if dep & RANK and any(p in (_NO_ITEMS, _NO_WORDS) for p in parts[1:]) else 0
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
+        elif dep in (LOCAL, DRAWN) and (a.const is None) != (b.const is None):
+            return Value(dep, both.params, sorts.TEST)  # it is None on some ranks
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
             return Value(RANK, sort=sorts.REST)
         if dep & UNEVEN and both.sort in (None, ("many", sorts.BATCH)):

@@ -153,7 +153,7 @@ class Passing(Operators):
 
     def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
         """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""
-        if not isinstance(inside, tuple) or inside[0] != "obj" or not any(v.dep & MAY_MISS for v in args):
+        if not isinstance(inside, tuple) or inside[0] != "obj" or not any(v.dep & MAY_MISS or v.sort == sorts.TEST for v in args):
             return
         target = self.link.project.method(inside[1], inside[2], "forward")
         if target is not None and not self.is_special:

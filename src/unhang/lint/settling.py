@@ -13,6 +13,7 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
+    DRAWN,
     HELD,
     LOCAL,
     LONGEST,
@@ -80,7 +81,7 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
         words = {**found.words, "how": str(v.sort[1]) if v.kind == "ragged" else OWN_WIDTH}
         found = replace(found, line=place.line, column=place.column + 1, words=words)
     elif kind == "is None" and found.code == "LNT111":
-        is_so = bool(v.dep & (NONE_BY_BATCH | MISSING))
+        is_so = bool(v.dep & (NONE_BY_BATCH | MISSING)) or (v.sort == sorts.TEST and v.dep in (LOCAL, DRAWN))
     elif kind == "is None":
         if v.dep & MAYBE_NONE:
             is_told = v.zero is not None and not v.group  # it is there on the first rank, or on the others

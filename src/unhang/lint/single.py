@@ -283,7 +283,8 @@ def _alone_before(frame: Operators, handler: Handler, end: str, made: Sequence[E
     if not waits or own or not goes_on or not is_caught or is_told_after(frame, handler):
         return False
     words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
-    found = Found("LNT203", handler.line, 1, words, waits[0].lines, [], False, "alone", waits[0].calls)
+    variant = "task" if waits[0].after.endswith("()") else "alone"
+    found = Found("LNT203", handler.line, 1, words, waits[0].lines, [], False, variant, waits[0].calls)
     frame.link.report(frame.path, found)
     return True
 

@@ -120,7 +120,7 @@ def either(a: Value, b: Value) -> Value:
         return a if b.sort != sorts.AGREED or (a.sort == sorts.AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     both = [v.sort for v in (a, b) if v.sort is not None]
-    sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF) if s in both), None) or (
+    sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF, sorts.DRAWS) if s in both), None) or (
         both[0] if both and both[0] == both[-1] else None
     )
     if sort is not None and sort[0] == "ragged" and len(both) < 2:  # padded in one of the branches
