@@ -18,7 +18,7 @@ from unhang.lint.single import (
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import called_name, ends_process, paths_in, sample
+from unhang.lint.special import called_name, ends_process, has_own_order, paths_in, sample
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -160,8 +160,11 @@ class Blocks(Branches):
         before_it, self._round = self._round, -1 if is_for else len(self.effects)
         self._implied.append(0 if is_for else over.dep & RANK)
         self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
+        orders = [over.kind] if is_for and has_own_order(over) else []
+        self.orders += orders
         self.rounds += [] if is_for else [over]
         end = self.block(s.body)
+        del self.orders[len(self.orders) - len(orders) :]
         del self.rounds[len(self.rounds) - (not is_for) :]
         self._limits.pop()
         self._implied.pop()

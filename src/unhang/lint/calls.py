@@ -250,6 +250,8 @@ class Calls(Passing):
             return by_name._replace(group=self.group_asked(node, owner, name))
         if self._asks_for_file(node, full, owner, base, name, args):
             return Value(LOCAL, sort=sorts.TEST)
+        if full in known.LISTS_FOLDER or (owner and not full and name in ("iterdir", "glob", "rglob")):
+            return Value(sort=sorts.LISTING)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)

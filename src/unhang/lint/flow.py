@@ -18,6 +18,7 @@ from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set,
 from unhang.lint.keeping import (
     by_conditions,
     fill,
+    fill_in_order,
     is_by_batch,
     keep,
     marks_of,
@@ -32,6 +33,7 @@ from unhang.lint.special import (
     ENDS,
     empty_lists,
     ends_process,
+    has_own_order,
     is_collected,
     is_share,
     name_of,
@@ -157,6 +159,10 @@ class Frame(Blocks):
         if (place := place_of(s.value)) is not None:
             fill(self, place)
         match s.value:
+            case Call(func=Ref(path=path)) if path.endswith(".sort") and has_own_order(self.ref(path[:-5])):
+                self.env[path[:-5]] = PLAIN
+            case Call(func=Ref(path=path)) if path.endswith(".append") and self.orders and len(self.last_given) == 1:
+                fill_in_order(self, path[:-7], self.last_given[0])
             case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend") and self.ref(path[:-7]).dep & UNEVEN:
                 self.env[path[:-7]] = Value(sort=sorts.PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
@@ -210,6 +216,7 @@ class Frame(Blocks):
                 found_in_environment(self, target.parts[1].value, value, self._line)
             self._filled.add(base)
             fill(self, target)
+            fill_in_order(self, base, value)
             is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
             dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
-from unhang.lint.special import element, is_held, is_numbered, name_of, paths_in
+from unhang.lint.special import element, has_own_order, is_held, is_numbered, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -321,6 +321,30 @@ def note_keys(frame: Operators, owner: str, name: str) -> None:
         frame.link.keyed.add((me[1], me[2], name))
 
 
+def fill_in_order(frame: Operators, path: str, value: Value) -> None:
+    """Something is put into a container in a loop over a set, or over the files of a folder: it has that order from there on."""
+    kind = frame.orders[-1] if frame.orders else ""
+    head, _, name = path.partition(".")
+    me = frame.env.get(head) if name else None
+    is_kept = me is not None and me.kind == "obj" and head == "self" and "." not in name
+    if not kind or (name and not is_kept) or not _is_filled_only(frame, path):
+        return
+    sort = sorts.SET if kind == "set" else ("listing", value.sort if value.kind in ("obj", "one of") else None)
+    frame.env[path] = Value(sort=sort)
+    if me is not None:
+        frame.link.set_attribute(me.sort[1], me.sort[2], name, Value(sort=sort))
+
+
+def _is_filled_only(frame: Operators, path: str) -> bool:
+    """Whether a container begins empty, and is neither sorted nor bound anew."""
+    functions = [frame.function]
+    if "." in path:
+        functions = [f for f in frame.source.functions if f.owner == frame.function.owner]
+    bound = [v for f in functions for n in f.bindings for t, v in n.pairs() if t == Ref(path)]
+    is_sorted = any(n.func == Ref(f"{path}.sort") for f in functions if "sort" in f.words for n in calls_in(f.body))
+    return bool(bound) and not is_sorted and all(is_new_dictionary(v) or v == Op("seq", []) for v in bound)
+
+
 def is_dictionary(frame: Operators, path: str) -> bool:
     """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
     of_object = path.startswith("self.")
@@ -344,11 +368,11 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         assert isinstance(loop, Op)
         over = frame.value(loop.parts[1])
         dep |= over.dep & UNEVEN
-        ragged |= over.kind in ("ragged", "set")
+        ragged |= over.kind in ("ragged", "set", "listing")
         frame.assign(loop.parts[0], element(over), is_certain=True)
         if over.kind == "sized" or over.sort in (sorts.PICKED, sorts.OWN_KEYS):
             sort = over.sort
-        if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
+        if has_own_order(over) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
             sort = over.sort  # it comes in the order of the set
         if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
             dep, sort = dep | UNEVEN, over.sort
@@ -372,6 +396,6 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         frame.uneven_part(Value(UNEVEN, sort=sort), parts[1].parts[1], mark)
     frame.env.clear()
     frame.env.update(before)
-    if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "own keys") or not made.sort):
+    if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "listing", "own keys") or not made.sort):
         return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
     return Value(made.dep | dep, made.params | params, ("many", made.sort) if made.sort else None)

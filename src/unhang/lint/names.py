@@ -67,6 +67,7 @@ class Names:
         self._round, self._leaves_together = -1, False
         self._unsure = self._no_exits = 0
         self._over_parameters: list[int] = []
+        self.orders: list[str] = []  # of the loops around over what has an order of its own: a set, or a listing
         self._implied: list[int] = []
         self.rounds: list[Value] = []  # what the conditions of these are worth
         self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around

@@ -142,8 +142,8 @@ class Operators(Names):
             return Value(sort=sorts.PADDED)
         if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
             return joined._replace(sort=sorts.PADDED)
-        if op in ("+", "-") and any(v.sort == ("set",) for v in values):
-            return joined._replace(sort=("set",))
+        if op in ("+", "-") and any(v.sort == sorts.SET for v in values):
+            return joined._replace(sort=sorts.SET)
         outs = [v.sort for v in values if v.kind in ("out", "of")]
         if outs and op == "dict":
             outs = []

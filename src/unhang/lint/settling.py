@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from unhang.lint import sorts
 from unhang.lint.ir import Expr, Found, Ref
+from unhang.lint.special import has_own_order
 from unhang.lint.tensors import OWN_WIDTH
 from unhang.lint.values import (
     DATA,
@@ -72,7 +73,8 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
             _settle_missing(link, asked, v.const)
         return False
     if kind == "is set":
-        is_so = v.sort == ("set",)
+        is_so = has_own_order(v)
+        found = replace(found, variant="listing" if v.kind == "listing" else "")
     elif kind == "is half":
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)

@@ -54,6 +54,11 @@ def is_numbered(text: str) -> bool:
     return _NUMBERED.search(text) is not None
 
 
+def has_own_order(v: Value) -> bool:
+    """Whether what is in it comes in another order on each rank."""
+    return v.kind in ("set", "listing")
+
+
 def is_share(v: Value) -> bool:
     """Whether it is this rank's part of the data, as many items as it has."""
     return bool(v.dep & UNEVEN) and v.kind == "share"
@@ -145,6 +150,8 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, NO_PARAMS, told[0] if len(told) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v
+    if sort[0] == "listing":
+        return Value(v.dep & DATA, v.params, sort[1])
     if sort[0] == "share":  # one of this rank's items
         return Value(v.dep & DATA | OWN_BATCH, NO_PARAMS)
     return Value(v.dep & DATA, v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)

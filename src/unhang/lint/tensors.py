@@ -7,7 +7,7 @@ from functools import cache
 
 from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, calls_in, nodes_in
-from unhang.lint.special import element, is_agreed, name_of
+from unhang.lint.special import element, has_own_order, is_agreed, name_of
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -222,7 +222,9 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(OWN_BATCH, base.params, sorts.COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
-    is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "param") and not base.dep)
+    if base.kind == "listing" and name == "items":
+        return Value(sort=("listing", ("tuple", (PLAIN, Value(sort=base.sort[1])))))
+    is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "listing", "param") and not base.dep)
     if is_same and name in ("items", "keys", "values"):
         return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
@@ -276,12 +278,12 @@ def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value
     dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
     keep = joined._replace(dep=dep)
     if full == "sorted":
-        many = None if many == ("set",) else many
+        many = None if has_own_order(of) else many
     elif full in ("set", "frozenset") and of.kind != "share":
-        many = ("set",)
+        many = sorts.SET
     given = [element(a) for a in args[:plain]]
     if full == "zip":
         return keep._replace(sort=("zip", tuple(given)))
-    if full == "enumerate":
+    if full == "enumerate" and not has_own_order(of):
         return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
     return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)

@@ -140,7 +140,7 @@ def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
     made = made.parts[0] if isinstance(made, Op) and made.op == "comp" else None
     is_number = isinstance(made, Op) and made.op in ("-", "*", "/", "//", "%")
     is_number = is_number or (made is not None and (name_of(made) in _NUMBERS or is_numbered(name_of(made))))
-    return held._replace(sort=None) if held.sort == ("set",) and is_number else held
+    return held._replace(sort=None) if held.sort == sorts.SET and is_number else held
 
 
 def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
