@@ -327,7 +327,7 @@ def fill_in_order(frame: Operators, path: str, value: Value) -> None:
     head, _, name = path.partition(".")
     me = frame.env.get(head) if name else None
     is_kept = me is not None and me.kind == "obj" and head == "self" and "." not in name
-    if not kind or (name and not is_kept) or not _is_filled_only(frame, path):
+    if not kind or (name and not is_kept) or frame.ref(path).kind not in ("", kind) or not _is_filled_only(frame, path):
         return
     sort = sorts.SET if kind == "set" else ("listing", value.sort if value.kind in ("obj", "one of") else None)
     frame.env[path] = Value(sort=sort)
