@@ -251,9 +251,10 @@ class Passing(Operators):
             mark(self, summary.marks, given)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
+            is_agreed = not dep & ~TOLD and params and params <= given.keys()
+            if is_agreed and all(given[i][1].sort == sorts.AGREED for i in params):
+                self.raises.add((raised, TOLD, NO_PARAMS))
             if dep == TOLD and params:
-                if all(i in given and given[i][1].sort == sorts.AGREED for i in params):
-                    self.raises.add((raised, TOLD, NO_PARAMS))
                 continue
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
             if (dep | by.dep) & (DIFFERS | TOLD) or by.params:

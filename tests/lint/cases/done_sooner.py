@@ -31,3 +31,25 @@ def in_a_loop_of_other_calls(items, x):
     while x.sum() > 0:
         dist.barrier()
         x -= 1
+
+
+def from_what_it_says(items, rank, world):
+    base, rest = divmod(len(items), world)
+    start = rank * base + min(rank, rest)
+    return items[start : start + base + (rank < rest)]
+
+
+def leaves_without_an_item(items, model):
+    own = from_what_it_says(items, dist.get_rank(), dist.get_world_size())
+    if not own:
+        return None  # LNT102
+    total = model(own)
+    dist.all_reduce(total)
+    return total
+
+
+def goes_on_without_an_item(items, model):
+    own = from_what_it_says(items, dist.get_rank(), dist.get_world_size())
+    total = model(own) if own else torch.zeros(1)
+    dist.all_reduce(total)
+    return total
