@@ -7,13 +7,13 @@ from unhang.lint.branches import Branches, worst_first
 from unhang.lint.divergence import Cause, Exit, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Ref, Set, Stmt, Try, With, nodes_in
+from unhang.lint.orders import found_in_order
 from unhang.lint.single import (
     after_failure,
     close_handler,
     fails_at,
     found_in_endless_loop,
     found_in_handler,
-    found_in_order,
     hands_over,
     is_broad_handler,
     is_feature_test,

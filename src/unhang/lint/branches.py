@@ -81,9 +81,7 @@ class Branches(Calls):
         """Follows statements, and says how they end."""
         raise NotImplementedError
 
-    def conditional_part(
-        self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None
-    ) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None) -> None:
         """Effects from `mark` on are made only where a part of an expression is true, those from `middle` on only where it is not."""
         is_told = any(tells(test, condition) for test in tests)
         there = self._cut(middle) if middle is not None else []
@@ -318,7 +316,6 @@ class Branches(Calls):
                 self._report(found, missed[0], True)
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
-
 
     def _leave_open(self, way_out: Exit) -> None:
         """Layers that do not run where a parameter is None: a finding, if it is so on some ranks."""

@@ -18,7 +18,6 @@ from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set,
 from unhang.lint.keeping import (
     by_conditions,
     fill,
-    fill_in_order,
     is_by_batch,
     keep,
     marks_of,
@@ -27,6 +26,7 @@ from unhang.lint.keeping import (
     note_put,
     place_of,
 )
+from unhang.lint.orders import fill_in_order
 from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
@@ -260,7 +260,9 @@ class Frame(Blocks):
             is_told = value.sort == sorts.AGREED and of.zero is False and not of.dep & ~RANK
             if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
-                is_flag = value.const is not UNKNOWN or (is_kept and of.dep & DIFFERS in (LOCAL, DRAWN))  # else it is None
+                is_flag = value.const is not UNKNOWN or (
+                    is_kept and of.dep & DIFFERS in (LOCAL, DRAWN)
+                )  # else it is None
                 sort = sorts.TEST if value.sort is None and is_flag else value.sort
                 value = value._replace(dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero)
         for dep in self._implied:
@@ -283,7 +285,9 @@ class Frame(Blocks):
             told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
             if (why.dep & DIFFERS or why.params or told) and s.value is not None:
                 self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
-            elif s.value is not None and (asked := parameters_asked(self.function, [c.text for c, *_ in self.conditions])):
+            elif s.value is not None and (
+                asked := parameters_asked(self.function, [c.text for c, *_ in self.conditions])
+            ):
                 self.refuses.add((name_of(s.value), TOLD, asked))
             return "raise"
         if s.kind == "return" and self._in_forward() and not self._unsure:
@@ -334,7 +338,7 @@ class Frame(Blocks):
 
     def _leave_if_none(self, s: Leave) -> None:
         """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""
-        cause, mark, depth = self.conditions[-1] if len(self.conditions) == 1 else (None, 0, 0)
+        cause, mark = self.conditions[-1][:2] if len(self.conditions) == 1 else (None, 0)
         if cause is not None and cause.value.sort == ("none test",) and cause.value.params:
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], 0, self.needs)
             way_out.is_open = True

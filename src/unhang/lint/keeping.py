@@ -321,30 +321,6 @@ def note_keys(frame: Operators, owner: str, name: str) -> None:
         frame.link.keyed.add((me[1], me[2], name))
 
 
-def fill_in_order(frame: Operators, path: str, value: Value) -> None:
-    """Something is put into a container in a loop over a set, or over the files of a folder: it has that order from there on."""
-    kind = frame.orders[-1] if frame.orders else ""
-    head, _, name = path.partition(".")
-    me = frame.env.get(head) if name else None
-    is_kept = me is not None and me.kind == "obj" and head == "self" and "." not in name
-    if not kind or (name and not is_kept) or frame.ref(path).kind not in ("", kind) or not _is_filled_only(frame, path):
-        return
-    sort = sorts.SET if kind == "set" else ("listing", value.sort if value.kind in ("obj", "one of") else None)
-    frame.env[path] = Value(sort=sort)
-    if me is not None:
-        frame.link.set_attribute(me.sort[1], me.sort[2], name, Value(sort=sort))
-
-
-def _is_filled_only(frame: Operators, path: str) -> bool:
-    """Whether a container begins empty, and is neither sorted nor bound anew."""
-    functions = [frame.function]
-    if "." in path:
-        functions = [f for f in frame.source.functions if f.owner == frame.function.owner]
-    bound = [v for f in functions for n in f.bindings for t, v in n.pairs() if t == Ref(path)]
-    is_sorted = any(n.func == Ref(f"{path}.sort") for f in functions if "sort" in f.words for n in calls_in(f.body))
-    return bool(bound) and not is_sorted and all(is_new_dictionary(v) or v == Op("seq", []) for v in bound)
-
-
 def is_dictionary(frame: Operators, path: str) -> bool:
     """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
     of_object = path.startswith("self.")

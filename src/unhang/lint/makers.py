@@ -8,7 +8,7 @@ from typing import Any
 from unhang.lint import known, sorts
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed
-from unhang.lint.values import DIFFERS, LOCAL, OWN_STATE, RANK, Effect, Given, Raised, Summary, Value, either
+from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summary, Value, either
 
 
 class Makers:

@@ -14,7 +14,7 @@ from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
 from unhang.lint.operators import Operators
 from unhang.lint.samplers import holds_items
-from unhang.lint.settling import settle
+from unhang.lint.settling import plain_length, raised_by_call, settle
 from unhang.lint.special import (
     given_of,
     in_table,
@@ -41,7 +41,6 @@ from unhang.lint.values import (
     OWN_STATE,
     PLAIN,
     RANK,
-    TOLD,
     UNEVEN,
     UNKNOWN,
     Effect,
@@ -81,11 +80,6 @@ _CARRIED = {"", "own keys", "out", "share", "test", "picked", "filled", "rank", 
 def divides_evenly(name: str) -> bool:
     """Whether a function fills up or cuts what it is given, by its name."""
     return _EVENS.search(name) is not None
-
-
-def plain_length(v: Value) -> Value:
-    """How many rows a batch has is the same everywhere."""
-    return Value(0, v.params) if v.sort == sorts.LENGTH else v
 
 
 def _worth(function: Function, given: Given, i: int) -> Value:
@@ -153,7 +147,11 @@ class Passing(Operators):
 
     def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
         """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""
-        if not isinstance(inside, tuple) or inside[0] != "obj" or not any(v.dep & MAY_MISS or v.sort == sorts.TEST for v in args):
+        if (
+            not isinstance(inside, tuple)
+            or inside[0] != "obj"
+            or not any(v.dep & MAY_MISS or v.sort == sorts.TEST for v in args)
+        ):
             return
         target = self.link.project.method(inside[1], inside[2], "forward")
         if target is not None and not self.is_special:
@@ -250,15 +248,7 @@ class Passing(Operators):
         if summary.marks:
             mark(self, summary.marks, given)
         self.leave_with(summary.leaves, node)
-        for raised, dep, params in summary.raises:
-            is_agreed = not dep & ~TOLD and params and params <= given.keys()
-            if is_agreed and all(given[i][1].sort == sorts.AGREED for i in params):
-                self.raises.add((raised, TOLD, NO_PARAMS))
-            if dep == TOLD and params:
-                continue
-            by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
-            if (dep | by.dep) & (DIFFERS | TOLD) or by.params:
-                self.raises.add((raised, (dep | by.dep) & (DIFFERS | TOLD), by.params))
+        self.raises |= raised_by_call(summary.raises, given)
         agrees = agrees_by_name(function.name) and any(
             e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
         )

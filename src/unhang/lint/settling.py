@@ -21,13 +21,17 @@ from unhang.lint.values import (
     LOSS,
     MAYBE_NONE,
     MISSING,
+    NO_PARAMS,
     NONE_BY_BATCH,
     PLAIN,
     RANK,
+    TOLD,
     Conditional,
     Given,
     Place,
+    Raised,
     Value,
+    mixed,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +40,26 @@ if TYPE_CHECKING:
 
 _BY_BATCH = ("LNT107", "LNT108", "LNT115")
 _ONE_RANK = Value(RANK, zero=True)
+
+
+def plain_length(v: Value) -> Value:
+    """How many rows a batch has is the same everywhere."""
+    return Value(0, v.params) if v.sort == sorts.LENGTH else v
+
+
+def raised_by_call(raises: frozenset[Raised], given: Given) -> set[Raised]:
+    """What a call raises, by what it is given; what all have agreed on all raise."""
+    out: set[Raised] = set()
+    for name, dep, params in raises:
+        is_agreed = not dep & ~TOLD and params and params <= given.keys()
+        if is_agreed and all(given[i][1].sort == sorts.AGREED for i in params):
+            out.add((name, TOLD, NO_PARAMS))
+        if dep == TOLD and params:
+            continue
+        by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
+        if (dep | by.dep) & (DIFFERS | TOLD) or by.params:
+            out.add((name, (dep | by.dep) & (DIFFERS | TOLD), by.params))
+    return out
 
 
 def part_of(frame: Passing, e: Expr, v: Value, name: str) -> Value:

@@ -12,7 +12,7 @@ from unhang.lint.divergence import GROUPS, how_it_differs
 from unhang.lint.doubts import is_told_after
 from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, calls_in
 from unhang.lint.libraries import Collective
-from unhang.lint.special import has_own_order, is_numbered, name_of
+from unhang.lint.special import name_of
 from unhang.lint.tensors import OWN_WIDTH, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DOUBT,
@@ -206,21 +206,6 @@ def found_in_endless_loop(frame: Operators, s: Loop, line: int) -> None:
     value = frame.value(s.over) if is_each and isinstance(s.over, Op) else None
     if value is not None and value.sort == ("share", "slice"):
         frame.link.report(frame.path, Found("LNT307", line, 1))
-
-
-def found_in_order(frame: Operators, s: Loop, over: Value, made: list[Effect]) -> None:
-    """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
-    own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module" and e.op != "barrier"]
-    is_param = over.kind == "param"
-    if not own or not (is_param or has_own_order(over)) or (is_numbered(s.text) and over.kind != "listing"):
-        return
-    words = {"collective": own[0].way[-1].text, "over": s.text}
-    variant = "listing" if over.kind == "listing" else ""
-    found = Found("LNT113", s.line, 1, words, own[0].lines, variant=variant)
-    if is_param:
-        frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
-    else:
-        frame.link.report(frame.path, found)
 
 
 # Handlers.

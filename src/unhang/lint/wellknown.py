@@ -19,7 +19,6 @@ from unhang.lint.tensors import of_builtin, own_widths
 from unhang.lint.values import (
     DATA,
     DRAWN,
-    LOCAL,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
