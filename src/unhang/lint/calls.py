@@ -24,7 +24,7 @@ from unhang.lint.special import (
     text_of,
     value_of_name,
 )
-from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
+from unhang.lint.tensors import LISTS, fact_of, is_inferred, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
     DOUBT,
@@ -134,6 +134,8 @@ class Calls(Passing):
         own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
         if own is not None:  # a trainer of the project, not that of a library
             return self._function(node, ("bound", *own), args, name)
+        if made is not None and base.sort == sorts.INFERRED:
+            self.found("LNT303", node, how="its shape is taken from the shard of this rank", call=name)
         if made is not None and (base.kind not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         if base.kind == "super" and name == "__iter__" and self._shares_seed(base.sort):
@@ -250,6 +252,8 @@ class Calls(Passing):
             return by_name._replace(group=self.group_asked(node, owner, name))
         if self._asks_for_file(node, full, owner, base, name, args):
             return Value(LOCAL, sort=sorts.TEST)
+        if full.endswith(".DTensor.from_local") and is_inferred(node):
+            return Value(sort=sorts.INFERRED)
         if full in known.LISTS_FOLDER or (owner and not full and name in ("iterdir", "glob", "rglob")):
             return Value(sort=sorts.LISTING)
         if any(is_share(a) for a in args) and makes_batches(name or full):

@@ -11,6 +11,7 @@ from unhang.lint.special import element, has_own_order, is_held, is_numbered, na
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    DRAWN,
     LOCAL,
     LOSS,
     MAYBE,
@@ -137,9 +138,9 @@ def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Give
         by = mixed(*(v if v.sort != sorts.LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:
             frame.keeps[name] = either(frame.keeps.get(name, Value()), Value(by.dep, by.params - {0}, kept.sort))
-        me = frame.ref(owner).sort if by.dep & OWN_STATE else None
+        me = frame.ref(owner).sort if by.dep & DRAWN else None
         if me is not None and me[0] == "obj":
-            frame.link.set_attribute(me[1], me[2], name, Value(by.dep & OWN_STATE, sort=kept.sort))
+            frame.link.set_attribute(me[1], me[2], name, Value(DRAWN, sort=kept.sort))
         if by.dep & (LOSS | MAYBE) or by.params:
             frame.env[f"{owner}.{name}"] = Value(
                 by.dep & (LOSS | MAYBE), by.params if owner == "self" else NO_PARAMS, kept.sort

@@ -18,11 +18,11 @@ from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
+    DRAWN,
     FAILED,
     LOCAL,
     MAYBE,
     NO_PARAMS,
-    OWN_STATE,
     PLAIN,
     RAISED,
     UNEVEN,
@@ -322,7 +322,7 @@ class Link(Makers):
         old = values.get(name)
         values[name] = value if old is None else either(old, value)
         key: Asked = (file, "attribute", cls, name)
-        if value.dep & OWN_STATE and not (old is not None and old.dep & OWN_STATE) and self._used.get(key):
+        if value.dep & DRAWN and not (old is not None and old.dep & DRAWN) and self._used.get(key):
             self.late.add(key)
         parts = value.dep & DIFFERS & ~MAYBE or (value.kind in ("wrap", "group"))
         if parts and self._following and self._following[-1][0] != file:

@@ -12,6 +12,7 @@ GENERATOR = ("generator",)
 DRAWS = ("draws",)  # a generator with a seed that each rank has for itself
 SET = ("set",)
 LISTING = ("listing", None)  # of a folder, or what was made in its order; with the sort of what is in it
+INFERRED = ("inferred",)  # a DTensor that takes its shape from the shard of this rank
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly

@@ -143,6 +143,15 @@ def _is_padded_here(function: Function, e: Expr) -> bool:
     return isinstance(e, Call) and name_of(e) == "pad_sequence"
 
 
+def is_inferred(node: Call) -> bool:
+    """`DTensor.from_local(shard, p.device_mesh, p.placements)`: its shape is not that of `p`, where the last shard of that is shorter."""
+    mesh, placed = node.given("device_mesh", 1), node.given("placements", 2)
+    if not isinstance(mesh, Ref) or not isinstance(placed, Ref) or node.given("shape", 4) is not None:
+        return False
+    of, _, name = placed.path.rpartition(".")
+    return name == "placements" and bool(of) and mesh.path == f"{of}.device_mesh" and "" not in node.names
+
+
 @cache
 def agrees_by_name(name: str) -> bool:
     """Whether a function says in its name that ranks agree in it."""

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from unhang.lint.operators import Operators
 
 _NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", "count", "ndim", "shape", "device"}
+_OF_A_PART = re.compile(
+    r"(?:\w+_)?(?:tp|pp|cp|ep|sp|dp|mp|shard|replica|replicate|tensor|pipeline|expert|context|data|sequence)(?:_parallel)?_(?:cpu_|device_|process_)?group"
+)
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 
@@ -176,7 +179,7 @@ def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
     """The ranks of a group that is kept, or asked for: each rank has those of its own."""
     of = node.given("group", 0)
     path = of.func.path if isinstance(of, Call) and isinstance(of.func, Ref) else of.path if isinstance(of, Ref) else ""
-    is_own = isinstance(of, Call) or "." in path
+    is_own = isinstance(of, Call) or "." in path or _OF_A_PART.fullmatch(path) is not None
     return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
 
 
