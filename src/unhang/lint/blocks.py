@@ -158,16 +158,7 @@ class Blocks(Branches):
         self._over_parameters += of_parameter
         self.loops += 1
         before_it, self._round = self._round, -1 if is_for else len(self.effects)
-        self._implied.append(0 if is_for else over.dep & RANK)
-        self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
-        orders = [over.kind] if is_for and has_own_order(over) else []
-        self.orders += orders
-        self.rounds += [] if is_for else [over]
-        end = self.block(s.body)
-        del self.orders[len(self.orders) - len(orders) :]
-        del self.rounds[len(self.rounds) - (not is_for) :]
-        self._limits.pop()
-        self._implied.pop()
+        end = self._rounds_of(s, over)
         self.loops -= 1
         self._round = before_it
         self._fills -= fills
@@ -190,10 +181,10 @@ class Blocks(Branches):
         self.env = joined_env(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Loop):
             found_in_endless_loop(self, s.body[0], s.line)
-        if not is_for:
-            self._wait_for_others(self.effects[begin:])
         if is_for:
             found_in_order(self, s, over, made)
+        else:
+            self._wait_for_others(self.effects[begin:])
         if is_for and over.sort == sorts.FILLED:
             over = over._replace(dep=LOSS)
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))
@@ -202,6 +193,21 @@ class Blocks(Branches):
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def _rounds_of(self, s: Loop, over: Value) -> str:
+        """Follows the body of a loop, with what is known in it alone."""
+        is_for = s.target is not None
+        self._implied.append(0 if is_for else over.dep & RANK)
+        self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
+        orders = [over.kind] if is_for and has_own_order(over) else []
+        self.orders += orders
+        self.rounds += [] if is_for else [over]
+        end = self.block(s.body)
+        del self.orders[len(self.orders) - len(orders) :]
+        del self.rounds[len(self.rounds) - (not is_for) :]
+        self._limits.pop()
+        self._implied.pop()
+        return end
 
     def _forget_none(self, body: list[Stmt]) -> None:
         """What is None before a loop, and is bound in it, is None in its first round alone."""

@@ -24,7 +24,7 @@ from unhang.lint.special import (
     text_of,
     value_of_name,
 )
-from unhang.lint.tensors import LISTS, fact_of, is_inferred, of_builtin, tensor_method
+from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
     DOUBT,
@@ -237,9 +237,7 @@ class Calls(Passing):
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
-        self._stepped(node, name, args)
-        if name == "result" and len(args) < 2 and self.hands_out_work:
-            self.alone_before = f"{owner or 'future'}.result()"  # it raises what its task has raised, here alone
+        self._stepped(node, owner, name, args)
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
@@ -252,8 +250,6 @@ class Calls(Passing):
             return by_name._replace(group=self.group_asked(node, owner, name))
         if self._asks_for_file(node, full, owner, base, name, args):
             return Value(LOCAL, sort=sorts.TEST)
-        if full.endswith(".DTensor.from_local") and is_inferred(node):
-            return Value(sort=sorts.INFERRED)
         if full in known.LISTS_FOLDER or (owner and not full and name in ("iterdir", "glob", "rglob")):
             return Value(sort=sorts.LISTING)
         if any(is_share(a) for a in args) and makes_batches(name or full):
@@ -288,8 +284,10 @@ class Calls(Passing):
                 for e in self.link.made_by(v, "()"):
                     self.emit(e._replace(is_sure=is_sure, way=(self.place(node, name), *e.way)[:MOST_WAY]))
 
-    def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
-        """A wrapped module is given to what makes a step of it, by its name."""
+    def _stepped(self, node: Call, owner: str, name: str, args: list[Value]) -> None:
+        """A wrapped module is given to what makes a step of it, by its name. The result of a task raises what the task has raised, here alone."""
+        if name == "result" and len(args) < 2 and self.hands_out_work:
+            self.alone_before = f"{owner or 'future'}.result()"
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
         is_step = any(word in name for word in ("step", "train", "forward", "loss"))
         if is_step and any(w in ("ddp", "fsdp", "fsdp2") for w in wraps):

@@ -59,6 +59,7 @@ from unhang.lint.values import (
     UNEVEN,
     UNKNOWN,
     Place,
+    Raised,
     Summary,
     Value,
     either,
@@ -81,7 +82,7 @@ class Frame(Blocks):
         else:
             agreed = self._take_over_decorators()
             self.block(self.function.body)
-        summary.raises = frozenset(self.raises | self.refuses)
+        summary.raises = frozenset(self.raises | self._refused())
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
         self._close(self.ways_out)
         self._close_pending()
@@ -111,6 +112,11 @@ class Frame(Blocks):
         found_in_shares(self, summary)
         found_in_handles(self)
         found_in_groups(self)
+
+    def _refused(self) -> set[Raised]:
+        """What it raises by what callers may have agreed on, if there is a collective that others would wait in."""
+        told = ((name, parameters_asked(self.function, texts)) for name, texts in self.refuses if self.effects)
+        return {(name, TOLD, asked) for name, asked in told if asked}
 
     def _take_over_decorators(self) -> Value | None:
         """What the functions that a project's decorators put around this one do besides calling it; what they give back instead, if all ranks get it."""
@@ -161,7 +167,7 @@ class Frame(Blocks):
         match s.value:
             case Call(func=Ref(path=path)) if path.endswith(".sort") and has_own_order(self.ref(path[:-5])):
                 self.env[path[:-5]] = PLAIN
-            case Call(func=Ref(path=path)) if path.endswith(".append") and self.orders and len(self.last_given) == 1:
+            case Call(func=Ref(path=path)) if path.endswith(".append") and "listing" in self.orders and self.last_given:
                 fill_in_order(self, path[:-7], self.last_given[0])
             case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend") and self.ref(path[:-7]).dep & UNEVEN:
                 self.env[path[:-7]] = Value(sort=sorts.PADDED)
@@ -281,14 +287,7 @@ class Frame(Blocks):
             self._never_ends |= self._endless > 0
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
-            why = mixed(*(c.value for c, *_ in self.conditions))
-            told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
-            if (why.dep & DIFFERS or why.params or told) and s.value is not None:
-                self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
-            elif s.value is not None and (
-                asked := parameters_asked(self.function, [c.text for c, *_ in self.conditions])
-            ):
-                self.refuses.add((name_of(s.value), TOLD, asked))
+            self._raise(s)
             return "raise"
         if s.kind == "return" and self._in_forward() and not self._unsure:
             self._leave_if_none(s)
@@ -335,6 +334,17 @@ class Frame(Blocks):
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self.ways_out.append(way_out)
         return s.kind
+
+    def _raise(self, s: Leave) -> None:
+        """Notes by what it differs whether a rank raises, or what it asks of parameters."""
+        why = mixed(*(c.value for c, *_ in self.conditions))
+        told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
+        if s.value is None:
+            return
+        if why.dep & DIFFERS or why.params or told:
+            self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
+        else:
+            self.refuses.append((name_of(s.value), [c.text for c, *_ in self.conditions]))
 
     def _leave_if_none(self, s: Leave) -> None:
         """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""

@@ -78,7 +78,7 @@ class Makers:
         for i, (_, v) in given.items():
             if v.kind in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
-            elif v.sort == sorts.DRAWS or (is_own_seed(v) and "seed" in names[i]):
+            elif v.sort == sorts.DRAWS or (is_own_seed(v) and i < len(names) and "seed" in names[i]):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & (RANK | LOCAL), sort=v.sort)
             elif v.sort == sorts.OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)

@@ -75,7 +75,7 @@ class Names:
         # What was met so far.
         self.ways_out: list[Exit] = []
         self.raises: set[Raised] = set()  # by what differs
-        self.refuses: set[Raised] = set()  # what callers may have agreed on gives
+        self.refuses: list[tuple[str, list[str]]] = []  # exceptions, and the conditions before them
         self.caught: dict[str, int] = {}  # by the last handler, of what is raised in sight: how that differs
         self.forwards = self.own_reads = 0  # of wrapped modules; of files that this rank has for itself
         self.alone_before = ""  # the condition under which some ranks alone have read or written something

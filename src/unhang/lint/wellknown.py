@@ -15,7 +15,7 @@ from unhang.lint.special import (
     name_of,
     value_of_name,
 )
-from unhang.lint.tensors import of_builtin, own_widths
+from unhang.lint.tensors import is_inferred, of_builtin, own_widths
 from unhang.lint.values import (
     DATA,
     DRAWN,
@@ -175,11 +175,17 @@ def drawn(frame: Operators, owner: str, base: Value, name: str, args: list[Value
     return Value(DRAWN) if base.sort == sorts.DRAWS and name not in _STATES else PLAIN
 
 
+def _from_shard(frame: Operators, node: Call, args: list[Value]) -> Value:
+    return Value(sort=sorts.INFERRED) if is_inferred(node) else PLAIN
+
+
 def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
     """The ranks of a group that is kept, or asked for: each rank has those of its own."""
     of = node.given("group", 0)
     path = of.func.path if isinstance(of, Call) and isinstance(of.func, Ref) else of.path if isinstance(of, Ref) else ""
-    is_own = isinstance(of, Call) or "." in path or _OF_A_PART.fullmatch(path) is not None
+    is_own = (
+        isinstance(of, Call) or "." in path or (frame.parameter(path) >= 0 and _OF_A_PART.fullmatch(path) is not None)
+    )
     return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
 
 
@@ -190,5 +196,6 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
+    **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),
     "numpy.array_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

@@ -123,3 +123,12 @@ def busy_alone(x):
 def main():
     Plan(dist.get_rank()).run(torch.ones(1))
     turns(torch.ones(1))
+
+
+class Anything:
+    def __init__(self, *parts):
+        self.parts = parts
+
+
+def made_of_several(x):
+    return Anything(x, dist.get_rank(), dist.get_rank())
