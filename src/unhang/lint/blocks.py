@@ -7,18 +7,18 @@ from unhang.lint.branches import Branches, worst_first
 from unhang.lint.divergence import Cause, Exit, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Ref, Set, Stmt, Try, With, nodes_in
+from unhang.lint.orders import found_in_order
 from unhang.lint.single import (
     after_failure,
     close_handler,
     fails_at,
     found_in_endless_loop,
     found_in_handler,
-    found_in_order,
     hands_over,
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import called_name, ends_process, paths_in, sample
+from unhang.lint.special import called_name, ends_process, has_own_order, paths_in, sample
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -136,12 +136,14 @@ class Blocks(Branches):
 
     def loop(self, s: Loop) -> str:
         """Follows a loop, and says how it ends."""
+        begin = len(self.effects)
         over = self.value(s.over)
         mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
         if s.target is not None:
             self.assign(s.target, sample(over), is_certain=True)
         before = dict(self.env)
+        self._forget_none(s.body)
         if over.kind == "obj" and is_for:
             over = over._replace(dep=over.dep | items_of(self, over))
             self.go_through(over)
@@ -156,11 +158,7 @@ class Blocks(Branches):
         self._over_parameters += of_parameter
         self.loops += 1
         before_it, self._round = self._round, -1 if is_for else len(self.effects)
-        self._implied.append(0 if is_for else over.dep & RANK)
-        self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
-        end = self.block(s.body)
-        self._limits.pop()
-        self._implied.pop()
+        end = self._rounds_of(s, over)
         self.loops -= 1
         self._round = before_it
         self._fills -= fills
@@ -185,6 +183,8 @@ class Blocks(Branches):
             found_in_endless_loop(self, s.body[0], s.line)
         if is_for:
             found_in_order(self, s, over, made)
+        else:
+            self._wait_for_others(self.effects[begin:])
         if is_for and over.sort == sorts.FILLED:
             over = over._replace(dep=LOSS)
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))
@@ -193,6 +193,29 @@ class Blocks(Branches):
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def _rounds_of(self, s: Loop, over: Value) -> str:
+        """Follows the body of a loop, with what is known in it alone."""
+        is_for = s.target is not None
+        self._implied.append(0 if is_for else over.dep & RANK)
+        self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
+        orders = [over.kind] if is_for and has_own_order(over) else []
+        self.orders += orders
+        self.rounds += [] if is_for else [over]
+        end = self.block(s.body)
+        del self.orders[len(self.orders) - len(orders) :]
+        del self.rounds[len(self.rounds) - (not is_for) :]
+        self._limits.pop()
+        self._implied.pop()
+        return end
+
+    def _forget_none(self, body: list[Stmt]) -> None:
+        """What is None before a loop, and is bound in it, is None in its first round alone."""
+        names = {name for name, v in self.env.items() if v.const is None}
+        for n in nodes_in(body) if names else ():
+            for target in n.targets if isinstance(n, Set) else ():
+                if isinstance(target, Ref) and target.path in names:
+                    self.env[target.path] = PLAIN
 
     def with_(self, s: With) -> str:
         """Follows what is done under context managers."""
@@ -229,10 +252,18 @@ class Blocks(Branches):
             text = min(paths_in(source), default="the comprehension", key=len)
             self._uneven(Loop(None, source, [], [], self.line_now, text), over, self.effects[mark:], mark)
 
+    def _wait_for_others(self, made: list[Effect]) -> None:
+        """After a loop in which some ranks are done sooner, they take part in a `while` loop that begins with the same collective, until all are."""
+        if not self.loops and made:
+            self._uneven_found = [one for one in self._uneven_found if one[1].key != made[0].key]
+
     def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
         cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)
         alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
-            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
+            if self.loops or s.target is None:
+                self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
+            else:
+                self._uneven_found.append((finding_of(cause, alone[0], self.path, is_loop=True), alone[0]))
             self.effects += [e for e in made if e not in alone]

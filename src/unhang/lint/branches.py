@@ -81,10 +81,11 @@ class Branches(Calls):
         """Follows statements, and says how they end."""
         raise NotImplementedError
 
-    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
-        """Effects from `mark` on are made only where a part of an expression is true."""
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None) -> None:
+        """Effects from `mark` on are made only where a part of an expression is true, those from `middle` on only where it is not."""
         is_told = any(tells(test, condition) for test in tests)
-        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=is_told), self._cut(mark), [])
+        there = self._cut(middle) if middle is not None else []
+        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=is_told), self._cut(mark), there)
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
@@ -293,6 +294,9 @@ class Branches(Calls):
             if way_out.kind == "except":
                 close_handler(self, way_out.made, way_out.rest, way_out.cause.text)
                 continue
+            if way_out.is_open:
+                self._leave_open(way_out)
+                continue
             known_there = way_out.cause.needed
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
@@ -312,6 +316,13 @@ class Branches(Calls):
                 self._report(found, missed[0], True)
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
+
+    def _leave_open(self, way_out: Exit) -> None:
+        """Layers that do not run where a parameter is None: a finding, if it is so on some ranks."""
+        missed = [e for e in compared(way_out.rest, way_out.made, way_out.cause)[0] if e.hidden == "module"]
+        for effect in missed[:1]:
+            found = finding_of(way_out.cause, effect, self.path)
+            self.later += [Conditional(i, "is None", found, self.path) for i in way_out.cause.value.params]
 
 
 def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:

@@ -28,6 +28,7 @@ from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
     DOUBT,
+    DRAWN,
     LOCAL,
     LOSS,
     MAYBE,
@@ -44,7 +45,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import SPECIAL
+from unhang.lint.wellknown import SPECIAL, drawn
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -64,10 +65,12 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
-def _own_state(node: Call, full: str, name: str) -> Value | None:
+def _own_state(node: Call, full: str, name: str, args: list[Value]) -> Value | None:
     """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
     if full in known.LOCAL_SOURCES:
         return Value(LOCAL)
+    if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
+        return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
     draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
     return Value(CHANCE) if draws and "generator" not in node.names else None
 
@@ -131,6 +134,8 @@ class Calls(Passing):
         own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
         if own is not None:  # a trainer of the project, not that of a library
             return self._function(node, ("bound", *own), args, name)
+        if made is not None and base.sort == sorts.INFERRED:
+            self.found("LNT303", node, how="its shape is taken from the shard of this rank", call=name)
         if made is not None and (base.kind not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         if base.kind == "super" and name == "__iter__" and self._shares_seed(base.sort):
@@ -142,10 +147,10 @@ class Calls(Passing):
             return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
-        known_so = self._of_sort(node, base, name, args)
+        known_so = self._of_sort(node, owner, base, name, args)
         return known_so or self._other(node, callee, full, owner, base, name, args)
 
-    def _of_sort(self, node: Call, base: Value, name: str, args: list[Value]) -> Value | None:
+    def _of_sort(self, node: Call, owner: str, base: Value, name: str, args: list[Value]) -> Value | None:
         """A method of what is known to be wrapped, a parameter, an output; None: that says nothing."""
         kind, sort = base.kind, base.sort
         if kind == "wrap":
@@ -156,6 +161,8 @@ class Calls(Passing):
                 return self._collective(node, made, args, name)
             if name == "prepare" or (sort[1] == "fabric" and name.startswith("setup")):
                 return prepared(node)
+        if sort in (sorts.DRAWS, sorts.GENERATOR):
+            return drawn(self, owner, base, name, args)
         if kind in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
             return base
         if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
@@ -230,11 +237,11 @@ class Calls(Passing):
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
-        self._stepped(node, name, args)
+        self._stepped(node, owner, name, args)
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
-        if (own := _own_state(node, full, name)) is not None:
+        if (own := _own_state(node, full, name, args)) is not None:
             return own
         if name == "backward" and args and args[0].kind in ("out", "of"):
             return self._backward(node, args[0].sort)
@@ -243,6 +250,8 @@ class Calls(Passing):
             return by_name._replace(group=self.group_asked(node, owner, name))
         if self._asks_for_file(node, full, owner, base, name, args):
             return Value(LOCAL, sort=sorts.TEST)
+        if full in known.LISTS_FOLDER or (owner and not full and name in ("iterdir", "glob", "rglob")):
+            return Value(sort=sorts.LISTING)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
@@ -275,8 +284,10 @@ class Calls(Passing):
                 for e in self.link.made_by(v, "()"):
                     self.emit(e._replace(is_sure=is_sure, way=(self.place(node, name), *e.way)[:MOST_WAY]))
 
-    def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
-        """A wrapped module is given to what makes a step of it, by its name."""
+    def _stepped(self, node: Call, owner: str, name: str, args: list[Value]) -> None:
+        """A wrapped module is given to what makes a step of it, by its name. The result of a task raises what the task has raised, here alone."""
+        if name == "result" and len(args) < 2 and self.hands_out_work:
+            self.alone_before = f"{owner or 'future'}.result()"
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
         is_step = any(word in name for word in ("step", "train", "forward", "loss"))
         if is_step and any(w in ("ddp", "fsdp", "fsdp2") for w in wraps):

@@ -35,6 +35,7 @@ from unhang.lint.values import (
     NONE_BY_BATCH,
     OF_DATA,
     OWN_BATCH,
+    OWN_STATE,
     RANK,
     UNEVEN,
     Needs,
@@ -102,6 +103,13 @@ def parts_asked(text: str, name: str) -> str:
     """`part:` and the attributes of a parameter, where a condition asks for these alone: those of what came from another path are the same."""
     asked = re.findall(rf"\b{re.escape(name)}\b((?:\.\w+)*)", text)
     return f"part:{' '.join(a[1:] for a in asked)}" if asked and all(asked) else ""
+
+
+def parameters_asked(function: Function, texts: Sequence[str]) -> frozenset[int]:
+    """The parameters, by number, that conditions name."""
+    words = {w for text in texts for w in re.findall(r"(?<![\w.])[a-z_]\w*", text)}
+    own = enumerate(function.parameters)
+    return frozenset(i for i, name in own if name in words and (i or not function.is_method))
 
 
 def asks_for_others(test: Expr) -> bool:
@@ -359,6 +367,8 @@ def none_on_some(returned: Value, told: Sequence[tuple[bool, Value]]) -> Value:
     for n, (is_none, by) in enumerate(told):
         dep |= NONE_BY_BATCH if is_none and by.dep & OF_DATA and not by.dep & RANK else 0
         others = {later for later, _ in told[n + 1 :]}
+        if by.dep & OWN_STATE and not by.dep & RANK and (not is_none) in others and returned.sort is None:
+            returned = returned._replace(sort=sorts.TEST)
         if by.dep & RANK and (not is_none) in others:
             dep |= MAYBE_NONE
             zeros.add(None if by.zero is None or by.group or is_none in others else by.zero != is_none)

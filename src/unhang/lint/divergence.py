@@ -15,11 +15,13 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
+    DRAWN,
     FAILED,
     HELD,
     LOCAL,
     LOSS,
     MAYBE,
+    OWN_STATE,
     RAISED,
     RANK,
     UNEVEN,
@@ -64,6 +66,7 @@ class Exit:
 
     `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
     `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
+    `is_open`: the caller knows whether it is taken: by a parameter that is None, or not.
     `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
     """
 
@@ -76,6 +79,7 @@ class Exit:
     needs: Needs = frozenset()
     rest: list[Effect] = field(default_factory=list)
     is_replaced: bool = False
+    is_open: bool = False
     is_first: bool = False
     is_in_while: bool = False
     loops: int = 0
@@ -145,13 +149,13 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
     dep = cause.value.dep & DIFFERS
     if e.hidden == "module":
         is_open = not dep and cause.value.sort == ("none test",)  # whether it is None, the caller knows
-        return is_open or bool(dep & CHANCE or (dep & DATA and e.op in ("module", "pick")))
+        return is_open or bool(dep & (CHANCE | DRAWN) or (dep & DATA and e.op in ("module", "pick")))
     if dep and not dep & ~MAYBE:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
         return True
     if dep and not dep & RANK:  # the members of a group of parts of one model have the same batch
-        return e.group != "?" and (bool(dep & (LOCAL | FAILED)) or not _SAME_BATCH.search(e.group))
+        return e.group != "?" and (bool(dep & (LOCAL | DRAWN | FAILED)) or not _SAME_BATCH.search(e.group))
     if dep & RANK and ranks_asked(cause.text) & dimensions(e.group):
         return True  # of one part of the job's grid, of which the group has all
     of = cause.value.group
@@ -194,6 +198,8 @@ def how_it_differs(v: Value) -> str:
         return "is for a rank that has failed alone"
     if v.dep & (LOCAL | CHANCE):
         return "depends on the clock, chance, process or disk of each rank"
+    if v.dep & DRAWN:
+        return "depends on what each rank draws with a seed of its own"
     if v.dep & HELD:
         return "depends on which parameters and gradients this rank has"
     return "depends on each rank's own batch" if v.dep & (DATA | MAYBE) else "comes from the caller"
@@ -202,7 +208,7 @@ def how_it_differs(v: Value) -> str:
 def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: bool) -> str:
     dep = cause.value.dep
     if effect.hidden == "module":
-        return "LNT414" if dep & CHANCE else "LNT111"
+        return "LNT414" if dep & (CHANCE | DRAWN) else "LNT111"
     if is_loop and dep & UNEVEN:
         return "LNT110"
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
@@ -211,7 +217,7 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
         if kind == "continue" and effect.op not in GROUPS and _GOES_ON.fullmatch(cause.text):
             return "LNT203"
         return "LNT209" if dep & RAISED else "LNT210"
-    if not dep & RANK and (dep & LOCAL or (dep & CHANCE and not dep & (DATA | MAYBE))):
+    if not dep & RANK and (dep & OWN_STATE or (dep & CHANCE and not dep & (DATA | MAYBE))):
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):
         if not dep & (LOSS | MAYBE | HELD):

@@ -57,7 +57,7 @@ def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: C
         for inner in nodes_in(node.body):
             if not isinstance(inner, Call) or _READS.search(name_of(inner)):
                 continue
-            if any(_is_at(e, path) for e in (*inner.args, inner.func)):
+            if any(_is_at(e, path) or _is_beside(function, e, path) for e in (*inner.args, inner.func)):
                 first, last = min(line, inner.line), max(line, inner.line)
                 is_met = any(first < n < last for n in lines)
                 if not is_met or (in_loop and all(first <= n <= last for n in lines)):
@@ -108,6 +108,27 @@ def _is_at(e: Expr, path: str) -> bool:
     if isinstance(e, Attr):
         e = e.base
     return isinstance(e, Ref) and (e.path == path or e.path.startswith(f"{path}.")) and ".parent" not in e.path
+
+
+def _is_beside(function: Function, e: Expr, path: str) -> bool:
+    """Whether both are made of the same folder and of a number of the same name: `out / f"step-{step}"` and `out / f"step-{best_step}"`."""
+    made = [n.value for n in function.bindings if Ref(path) in n.targets]
+    if len(made) != 1 or not isinstance(e, Op | Call):
+        return False
+    (one, number), (other, its) = _parts_of_path(made[0]), _parts_of_path(e)
+    return one is not None and one == other and not number.isdisjoint(its)
+
+
+def _parts_of_path(e: Expr) -> tuple[Expr | None, set[str]]:
+    """The folder of a path, and the last words of the names in that of the file."""
+    match e:
+        case Op(op="/", parts=[folder, Op(op="str") as last]):
+            pass
+        case Call(func=Ref(path="os.path.join"), args=[folder, Op(op="str") as last]):
+            pass
+        case _:
+            return None, set()
+    return folder, {p.rpartition(".")[2].rpartition("_")[2] for p in paths_in(last)}
 
 
 def is_stop_file(path: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from unhang.lint import known, sorts
 from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.blocks import Blocks
-from unhang.lint.conditions import all_of, none_on_some
+from unhang.lint.conditions import all_of, none_on_some, parameters_asked
 from unhang.lint.divergence import Cause, Exit
 from unhang.lint.doubts import works
 from unhang.lint.graphs import added
@@ -26,12 +26,14 @@ from unhang.lint.keeping import (
     note_put,
     place_of,
 )
+from unhang.lint.orders import fill_in_order
 from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
     empty_lists,
     ends_process,
+    has_own_order,
     is_collected,
     is_share,
     name_of,
@@ -42,6 +44,7 @@ from unhang.lint.special import (
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    DRAWN,
     FAILED,
     LOCAL,
     LOSS,
@@ -56,6 +59,7 @@ from unhang.lint.values import (
     UNEVEN,
     UNKNOWN,
     Place,
+    Raised,
     Summary,
     Value,
     either,
@@ -78,10 +82,12 @@ class Frame(Blocks):
         else:
             agreed = self._take_over_decorators()
             self.block(self.function.body)
-        summary.raises = frozenset(self.raises)
+        summary.raises = frozenset(self.raises | self._refused())
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
         self._close(self.ways_out)
         self._close_pending()
+        for found, effect in self._uneven_found:
+            self._report(found, effect, True)
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != sorts.AGREED:
                 found_in_stop(self, path, line, causes[0])
@@ -106,6 +112,11 @@ class Frame(Blocks):
         found_in_shares(self, summary)
         found_in_handles(self)
         found_in_groups(self)
+
+    def _refused(self) -> set[Raised]:
+        """What it raises by what callers may have agreed on, if there is a collective that others would wait in."""
+        told = ((name, parameters_asked(self.function, texts)) for name, texts in self.refuses if self.effects)
+        return {(name, TOLD, asked) for name, asked in told if asked}
 
     def _take_over_decorators(self) -> Value | None:
         """What the functions that a project's decorators put around this one do besides calling it; what they give back instead, if all ranks get it."""
@@ -154,6 +165,10 @@ class Frame(Blocks):
         if (place := place_of(s.value)) is not None:
             fill(self, place)
         match s.value:
+            case Call(func=Ref(path=path)) if path.endswith(".sort") and has_own_order(self.ref(path[:-5])):
+                self.env[path[:-5]] = PLAIN
+            case Call(func=Ref(path=path)) if path.endswith(".append") and "listing" in self.orders and self.last_given:
+                fill_in_order(self, path[:-7], self.last_given[0])
             case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend") and self.ref(path[:-7]).dep & UNEVEN:
                 self.env[path[:-7]] = Value(sort=sorts.PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
@@ -207,6 +222,7 @@ class Frame(Blocks):
                 found_in_environment(self, target.parts[1].value, value, self._line)
             self._filled.add(base)
             fill(self, target)
+            fill_in_order(self, base, value)
             is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
             dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
@@ -250,7 +266,10 @@ class Frame(Blocks):
             is_told = value.sort == sorts.AGREED and of.zero is False and not of.dep & ~RANK
             if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
-                sort = sorts.TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                is_flag = value.const is not UNKNOWN or (
+                    is_kept and of.dep & DIFFERS in (LOCAL, DRAWN)
+                )  # else it is None
+                sort = sorts.TEST if value.sort is None and is_flag else value.sort
                 value = value._replace(dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
@@ -268,11 +287,10 @@ class Frame(Blocks):
             self._never_ends |= self._endless > 0
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
-            why = mixed(*(c.value for c, *_ in self.conditions))
-            told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
-            if (why.dep & DIFFERS or why.params or told) and s.value is not None:
-                self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
+            self._raise(s)
             return "raise"
+        if s.kind == "return" and self._in_forward() and not self._unsure:
+            self._leave_if_none(s)
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(
             c.value.sort == sorts.AGREED and depth >= self.loops for c, _, depth in self.conditions
@@ -316,6 +334,25 @@ class Frame(Blocks):
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self.ways_out.append(way_out)
         return s.kind
+
+    def _raise(self, s: Leave) -> None:
+        """Notes by what it differs whether a rank raises, or what it asks of parameters."""
+        why = mixed(*(c.value for c, *_ in self.conditions))
+        told = TOLD if any(c.value.sort == sorts.AGREED for c, *_ in self.conditions) else 0
+        if s.value is None:
+            return
+        if why.dep & DIFFERS or why.params or told:
+            self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
+        else:
+            self.refuses.append((name_of(s.value), [c.text for c, *_ in self.conditions]))
+
+    def _leave_if_none(self, s: Leave) -> None:
+        """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""
+        cause, mark = self.conditions[-1][:2] if len(self.conditions) == 1 else (None, 0)
+        if cause is not None and cause.value.sort == ("none test",) and cause.value.params:
+            way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], 0, self.needs)
+            way_out.is_open = True
+            self.ways_out.append(way_out)
 
     def _ends_well(self, raised: Expr) -> bool:
         """Whether an exception ends the process without a failure, by its name or by what it is made of."""

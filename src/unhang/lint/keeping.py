@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
-from unhang.lint.special import element, is_held, is_numbered, name_of, paths_in
+from unhang.lint.special import element, has_own_order, is_held, is_numbered, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    DRAWN,
     LOCAL,
     LOSS,
     MAYBE,
     NO_PARAMS,
     OWN_BATCH,
+    OWN_STATE,
     RANK,
     UNEVEN,
     UNKNOWN,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _BARS = {"tqdm", "trange", "ProgressBar"}
 _WAITS = {"join", "result", "wait", "as_completed", "shutdown", "synchronize"}
+_TAKES_OUT = {"pop", "popitem", "popleft", "remove", "discard", "clear"}
 _PUTS_IN = {"append", "extend", "add", "update"}
 
 
@@ -135,6 +138,9 @@ def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Give
         by = mixed(*(v if v.sort != sorts.LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:
             frame.keeps[name] = either(frame.keeps.get(name, Value()), Value(by.dep, by.params - {0}, kept.sort))
+        me = frame.ref(owner).sort if by.dep & DRAWN else None
+        if me is not None and me[0] == "obj":
+            frame.link.set_attribute(me[1], me[2], name, Value(DRAWN, sort=kept.sort))
         if by.dep & (LOSS | MAYBE) or by.params:
             frame.env[f"{owner}.{name}"] = Value(
                 by.dep & (LOSS | MAYBE), by.params if owner == "self" else NO_PARAMS, kept.sort
@@ -172,8 +178,9 @@ def is_by_batch(frame: Operators) -> bool:
 
 def is_by_own_state(frame: Operators) -> bool:
     """Whether a rank comes to this line where its own clock, memory or disk allows it."""
-    causes = [c for c, *_ in frame.conditions] + [e.cause for e in frame.ways_out if e.kind in ("continue", "return")]
-    return any(c.value.dep & LOCAL and not c.value.dep & RANK for c in causes)
+    causes = [c.value for c, *_ in frame.conditions]
+    causes += [e.cause.value for e in frame.ways_out if e.kind in ("continue", "return")]
+    return any(v.dep & OWN_STATE and not v.dep & RANK for v in causes)
 
 
 def fill(frame: Operators, place: Op) -> None:
@@ -236,9 +243,17 @@ def containers(function: Function) -> set[str]:
 
 
 def note_put(frame: Operators, e: Expr) -> None:
-    """Something is put into a container that the object keeps."""
+    """Something is put into a container that the object keeps, or taken out of it."""
     name, me = container_of(e), frame.env.get("self")
-    if name and me is not None and me.kind == "obj" and not frame.is_special:
+    if me is None or me.kind != "obj" or frame.is_special:
+        return
+    match e:
+        case Call(func=Ref(path=path)) if path.startswith("self.") and path.count(".") == 2:
+            _, kept, method = path.split(".")
+            by_rounds = any(v.dep & OWN_STATE and not v.dep & RANK for v in frame.rounds)
+            if method in _TAKES_OUT and (by_rounds or is_by_own_state(frame)):
+                frame.link.by_state.add((me.sort[1], me.sort[2], kept))
+    if name:
         key = (me.sort[1], me.sort[2], name)
         frame.puts[key] = frame.puts.get(key, True) and is_by_batch(frame)
         if is_by_own_state(frame):
@@ -330,11 +345,11 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         assert isinstance(loop, Op)
         over = frame.value(loop.parts[1])
         dep |= over.dep & UNEVEN
-        ragged |= over.kind in ("ragged", "set")
+        ragged |= over.kind in ("ragged", "set", "listing")
         frame.assign(loop.parts[0], element(over), is_certain=True)
         if over.kind == "sized" or over.sort in (sorts.PICKED, sorts.OWN_KEYS):
             sort = over.sort
-        if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
+        if has_own_order(over) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
             sort = over.sort  # it comes in the order of the set
         if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
             dep, sort = dep | UNEVEN, over.sort
@@ -358,6 +373,6 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         frame.uneven_part(Value(UNEVEN, sort=sort), parts[1].parts[1], mark)
     frame.env.clear()
     frame.env.update(before)
-    if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "own keys") or not made.sort):
+    if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "listing", "own keys") or not made.sort):
         return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
     return Value(made.dep | dep, made.params | params, ("many", made.sort) if made.sort else None)

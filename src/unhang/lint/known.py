@@ -218,6 +218,7 @@ FILTERS = {"sum", "nonzero", "where", "numel", "any", "argwhere", "masked_select
 STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
 NAN_TESTS = {"isnan", "isfinite", "isinf"}
 IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir", "glob", "listdir"}
+LISTS_FOLDER = {"os.listdir", "os.scandir", "glob.glob", "glob.iglob"}
 # Names in a condition that asks whether there are other ranks at all.
 SINGLE = {
     *("is_initialized", "is_available", "world_size", "get_world_size", "num_processes", "is_distributed", "distributed", "nnodes"),

@@ -18,6 +18,7 @@ from unhang.lint.makers import Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
+    DRAWN,
     FAILED,
     LOCAL,
     MAYBE,
@@ -38,6 +39,7 @@ from unhang.lint.values import (
 
 _DEEPEST = 40
 _WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"}
+_SYNCS_NORMS = {"convert_sync_batchnorm", "SyncBatchNorm"}
 _NO_NAMES = {"<module>", "<lambda>", ""}
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
@@ -60,6 +62,7 @@ class Link(Makers):
         self.given: set[Kept] = set()  # attributes of objects that are what somebody gave
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
+        self.late: set[Asked] = set()  # attributes of which some have asked before it was known how they differ
         self.keyed: set[Kept] = set()  # attributes of objects that have other keys on each rank
         self.by_state: set[Kept] = set()  # into which a rank puts what its clock, memory or disk allows
         self.puts: defaultdict[Kept, set[Put]] = defaultdict(set)  # who puts something into what objects keep
@@ -89,6 +92,7 @@ class Link(Makers):
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.wraps |= any(not _WRAPPED_BY.isdisjoint(x.words) for f in files for x in f.functions)
         self.needs_all = self.wraps and not finds_unused(files)  # layers must run on all ranks
+        self.syncs_norms = any(not _SYNCS_NORMS.isdisjoint(x.words) for f in files for x in f.functions)
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
         self.has_graphs = have_graphs(files)
@@ -155,9 +159,14 @@ class Link(Makers):
             return
         if found.code in ("LNT111", "LNT414"):
             self.skips_layers |= found.code == "LNT111"
-            if not self.needs_all:
+            if not self.needs_all and not (self.syncs_norms and self._has_norms(path)):
                 return
         self.keep(Report(path, found, {self._following[-1] if self._following else (-1, -1)}, self.when))
+
+    def _has_norms(self, path: str) -> bool:
+        """Whether layers of a file normalize over the batch: over that of all ranks, where they are made to."""
+        functions = next((f.functions for f in self.project.files if f.path == path), [])
+        return any(w.startswith("BatchNorm") for f in functions for w in f.words)
 
     def keep(self, report: Report) -> None:
         """Keeps a finding, once: the first of those with the same cause."""
@@ -310,7 +319,11 @@ class Link(Makers):
         if value.kind in ("param", "of", "sized", "bare", "half bare"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
-        values[name] = either(values[name], value) if name in values else value
+        old = values.get(name)
+        values[name] = value if old is None else either(old, value)
+        key: Asked = (file, "attribute", cls, name)
+        if value.dep & DRAWN and not (old is not None and old.dep & DRAWN) and self._used.get(key):
+            self.late.add(key)
         parts = value.dep & DIFFERS & ~MAYBE or (value.kind in ("wrap", "group"))
         if parts and self._following and self._following[-1][0] != file:
             before = self.outside.setdefault((file, cls, name), [])

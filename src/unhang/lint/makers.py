@@ -7,7 +7,8 @@ from typing import Any
 
 from unhang.lint import known, sorts
 from unhang.lint.project import Project
-from unhang.lint.values import DIFFERS, LOCAL, Effect, Given, Raised, Summary, Value, either
+from unhang.lint.special import is_own_seed
+from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summary, Value, either
 
 
 class Makers:
@@ -72,11 +73,13 @@ class Makers:
         self.answered.setdefault((file, cls), {})[parameter] = given
         return given
 
-    def note_constructor(self, sort: tuple[Any, ...], given: Given) -> None:
+    def note_constructor(self, sort: tuple[Any, ...], names: Sequence[str], given: Given) -> None:
         """With what an object is made."""
         for i, (_, v) in given.items():
             if v.kind in ("wrap", "group"):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
+            elif v.sort == sorts.DRAWS or (is_own_seed(v) and i < len(names) and "seed" in names[i]):
+                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & (RANK | LOCAL), sort=v.sort)
             elif v.sort == sorts.OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
             elif v.kind in ("obj", "one of"):

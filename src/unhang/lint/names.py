@@ -67,12 +67,15 @@ class Names:
         self._round, self._leaves_together = -1, False
         self._unsure = self._no_exits = 0
         self._over_parameters: list[int] = []
+        self.orders: list[str] = []  # of the loops around over what has an order of its own: a set, or a listing
         self._implied: list[int] = []
+        self.rounds: list[Value] = []  # what the conditions of these are worth
         self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
         self._line, self._is_empty = 0, False  # of the assignment that is followed
         # What was met so far.
         self.ways_out: list[Exit] = []
         self.raises: set[Raised] = set()  # by what differs
+        self.refuses: list[tuple[str, list[str]]] = []  # exceptions, and the conditions before them
         self.caught: dict[str, int] = {}  # by the last handler, of what is raised in sight: how that differs
         self.forwards = self.own_reads = 0  # of wrapped modules; of files that this rank has for itself
         self.alone_before = ""  # the condition under which some ranks alone have read or written something
@@ -83,6 +86,7 @@ class Names:
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
         self._pending: list[Pending] = []
+        self._uneven_found: list[tuple[Found, Effect]] = []  # unless those that are done wait for the others
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._empty: set[str] = set()
         self._filled: set[str] = set()
@@ -109,6 +113,11 @@ class Names:
         self.fixed = {names[i] for i, value in given if value.const is not UNKNOWN}
         self.is_special = bool(given)
         self._given = dict(self.env)
+
+    @property
+    def hands_out_work(self) -> bool:
+        """Whether this file gives tasks to a pool."""
+        return any("submit" in f.words for f in self.source.functions)
 
     # What was met so far.
 

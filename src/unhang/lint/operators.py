@@ -37,6 +37,7 @@ from unhang.lint.values import (
     CHANCE,
     DATA,
     DIFFERS,
+    DRAWN,
     FAILED,
     HELD,
     LOCAL,
@@ -48,6 +49,7 @@ from unhang.lint.values import (
     NONE_BY_BATCH,
     OF_DATA,
     OWN_BATCH,
+    OWN_STATE,
     PLAIN,
     RANK,
     UNEVEN,
@@ -71,8 +73,8 @@ class Operators(Names):
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
 
-    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr) -> None:
-        """Effects from `mark` on are made only where a part of an expression is true."""
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None) -> None:
+        """Effects from `mark` on are made only where a part of an expression is true, those from `middle` on only where it is not."""
         raise NotImplementedError
 
     def uneven_part(self, over: Value, source: Expr, mark: int) -> None:
@@ -138,8 +140,8 @@ class Operators(Names):
             return Value(sort=sorts.PADDED)
         if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
             return joined._replace(sort=sorts.PADDED)
-        if op in ("+", "-") and any(v.sort == ("set",) for v in values):
-            return joined._replace(sort=("set",))
+        if op in ("+", "-") and any(v.sort == sorts.SET for v in values):
+            return joined._replace(sort=sorts.SET)
         outs = [v.sort for v in values if v.kind in ("out", "of")]
         if outs and op == "dict":
             outs = []
@@ -154,7 +156,7 @@ class Operators(Names):
     def _not(self, part: Expr) -> Value:
         """What `not part` is worth."""
         v = self.value(part)
-        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort == sorts.BLOCK_LENGTH
+        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
         v = as_test(part, v) if is_asked else v
         if v.sort == sorts.BLOCK_LENGTH:
             return v
@@ -199,7 +201,7 @@ class Operators(Names):
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
         if sort is None and (
-            any(v.dep & (DATA | LOCAL | CHANCE) for v in joined) or all(v.sort == sorts.TEST for v in joined)
+            any(v.dep & (DATA | OWN_STATE | CHANCE) for v in joined) or all(v.sort == sorts.TEST for v in joined)
         ):
             sort = sorts.TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
@@ -211,10 +213,10 @@ class Operators(Names):
         mark, needs, says = len(self.effects), self.needs, implied(self, parts[0])
         self.needs = needs | says[0]
         a = self.value(parts[1])
-        if len(self.effects) > mark and test.dep & DIFFERS:
-            self.conditional_part(test, line_of(parts[1]), mark, parts[0])
-        self.needs = needs | says[1]
+        middle, self.needs = len(self.effects), needs | says[1]
         b = self.value(parts[2])
+        if len(self.effects) > mark and test.dep & DIFFERS:
+            self.conditional_part(test, line_of(parts[1]) or line_of(parts[2]), mark, parts[0], middle=middle)
         self.needs = needs
         if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
             self.alone_before = min(paths_in(parts[0]), default="")
@@ -234,6 +236,8 @@ class Operators(Names):
         dep |= UNEVEN if dep & RANK and any(p in (_NO_ITEMS, _NO_WORDS) for p in parts[1:]) else 0
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
+        elif dep in (LOCAL, DRAWN) and (a.const is None) != (b.const is None):
+            return Value(dep, both.params, sorts.TEST)  # it is None on some ranks
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
             return Value(RANK, sort=sorts.REST)
         if dep & UNEVEN and both.sort in (None, ("many", sorts.BATCH)):
@@ -334,7 +338,7 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         tested = a if b.const is None else b
         if tested.dep & NONE_BY_BATCH:
             return Value(LOSS, sort=sorts.TEST)
-        if tested.dep == LOCAL and tested.sort == sorts.TEST:  # what the handler of a signal leaves there
+        if tested.dep in (LOCAL, DRAWN) and tested.sort == sorts.TEST:  # what the handler of a signal leaves there
             return tested
         if tested.sort == sorts.BATCH:
             return Value(OWN_BATCH, sort=sorts.TEST)
@@ -364,5 +368,5 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
     is_open = joined.params and not joined.dep  # what the caller gives decides
-    is_test = is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE)
+    is_test = is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE, DRAWN)
     return joined._replace(sort=sorts.TEST) if is_test else joined

@@ -14,7 +14,7 @@ from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
 from unhang.lint.operators import Operators
 from unhang.lint.samplers import holds_items
-from unhang.lint.settling import settle
+from unhang.lint.settling import plain_length, raised_by_call, settle
 from unhang.lint.special import (
     given_of,
     in_table,
@@ -38,9 +38,9 @@ from unhang.lint.values import (
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
+    OWN_STATE,
     PLAIN,
     RANK,
-    TOLD,
     UNEVEN,
     UNKNOWN,
     Effect,
@@ -62,7 +62,7 @@ MAY_MISS = MISSING | NONE_BY_BATCH
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
 _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
 _LOADED = ("many", sorts.BATCH)
-_PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
+_PARTS_RANKS = RANK | OWN_STATE | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
 _OBJECTS = {
@@ -80,11 +80,6 @@ _CARRIED = {"", "own keys", "out", "share", "test", "picked", "filled", "rank", 
 def divides_evenly(name: str) -> bool:
     """Whether a function fills up or cuts what it is given, by its name."""
     return _EVENS.search(name) is not None
-
-
-def plain_length(v: Value) -> Value:
-    """How many rows a batch has is the same everywhere."""
-    return Value(0, v.params) if v.sort == sorts.LENGTH else v
 
 
 def _worth(function: Function, given: Given, i: int) -> Value:
@@ -152,7 +147,11 @@ class Passing(Operators):
 
     def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
         """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""
-        if not isinstance(inside, tuple) or inside[0] != "obj" or not any(v.dep & MAY_MISS for v in args):
+        if (
+            not isinstance(inside, tuple)
+            or inside[0] != "obj"
+            or not any(v.dep & MAY_MISS or v.sort == sorts.TEST for v in args)
+        ):
             return
         target = self.link.project.method(inside[1], inside[2], "forward")
         if target is not None and not self.is_special:
@@ -166,6 +165,8 @@ class Passing(Operators):
         is_of_batch = not base.dep & RANK and (base.dep & OWN_BATCH or is_batch(owner))
         if len(args) == 1 and is_of_batch and not self.link.project.is_sorted_by(node):
             return Value(base.dep | MISSING, base.params)
+        if base.sort == sorts.OWN_KEYS and base.dep & LOCAL and len(args) == 1:
+            return Value(LOCAL, sort=sorts.TEST)
         return in_table(base.sort, args[0]) if base.kind == "table" else None
 
     def group_asked(self, node: Call, owner: str, name: str) -> str:
@@ -197,7 +198,7 @@ class Passing(Operators):
         target = self.link.project.method(sort[1], sort[2], "__init__")
         if target is not None:
             parameters = self.link.project.function(*target).parameters
-            self.link.note_constructor(sort, given_of(node, parameters, 1, args))
+            self.link.note_constructor(sort, parameters, given_of(node, parameters, 1, args))
             self._function(node, ("bound", *target), args, name)
         else:  # of a data class
             fields = self.link.project.fields_of(sort[1], sort[2])
@@ -247,10 +248,7 @@ class Passing(Operators):
         if summary.marks:
             mark(self, summary.marks, given)
         self.leave_with(summary.leaves, node)
-        for raised, dep, params in summary.raises:
-            by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
-            if (dep | by.dep) & (DIFFERS | TOLD) or by.params:
-                self.raises.add((raised, (dep | by.dep) & (DIFFERS | TOLD), by.params))
+        self.raises |= raised_by_call(summary.raises, given)
         agrees = agrees_by_name(function.name) and any(
             e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
         )

@@ -8,24 +8,30 @@ from msgspec.structs import replace
 
 from unhang.lint import sorts
 from unhang.lint.ir import Expr, Found, Ref
+from unhang.lint.special import has_own_order
 from unhang.lint.tensors import OWN_WIDTH
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
+    DRAWN,
     HELD,
     LOCAL,
     LONGEST,
     LOSS,
     MAYBE_NONE,
     MISSING,
+    NO_PARAMS,
     NONE_BY_BATCH,
     PLAIN,
     RANK,
+    TOLD,
     Conditional,
     Given,
     Place,
+    Raised,
     Value,
+    mixed,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +40,26 @@ if TYPE_CHECKING:
 
 _BY_BATCH = ("LNT107", "LNT108", "LNT115")
 _ONE_RANK = Value(RANK, zero=True)
+
+
+def plain_length(v: Value) -> Value:
+    """How many rows a batch has is the same everywhere."""
+    return Value(0, v.params) if v.sort == sorts.LENGTH else v
+
+
+def raised_by_call(raises: frozenset[Raised], given: Given) -> set[Raised]:
+    """What a call raises, by what it is given; what all have agreed on all raise."""
+    out: set[Raised] = set()
+    for name, dep, params in raises:
+        is_agreed = not dep & ~TOLD and params and params <= given.keys()
+        if is_agreed and all(given[i][1].sort == sorts.AGREED for i in params):
+            out.add((name, TOLD, NO_PARAMS))
+        if dep == TOLD and params:
+            continue
+        by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
+        if (dep | by.dep) & (DIFFERS | TOLD) or by.params:
+            out.add((name, (dep | by.dep) & (DIFFERS | TOLD), by.params))
+    return out
 
 
 def part_of(frame: Passing, e: Expr, v: Value, name: str) -> Value:
@@ -71,7 +97,8 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
             _settle_missing(link, asked, v.const)
         return False
     if kind == "is set":
-        is_so = v.sort == ("set",)
+        is_so = has_own_order(v)
+        found = replace(found, variant="listing" if v.kind == "listing" else "")
     elif kind == "is half":
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)
@@ -80,7 +107,7 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
         words = {**found.words, "how": str(v.sort[1]) if v.kind == "ragged" else OWN_WIDTH}
         found = replace(found, line=place.line, column=place.column + 1, words=words)
     elif kind == "is None" and found.code == "LNT111":
-        is_so = bool(v.dep & (NONE_BY_BATCH | MISSING))
+        is_so = bool(v.dep & (NONE_BY_BATCH | MISSING)) or (v.sort == sorts.TEST and v.dep in (LOCAL, DRAWN))
     elif kind == "is None":
         if v.dep & MAYBE_NONE:
             is_told = v.zero is not None and not v.group  # it is there on the first rank, or on the others

@@ -198,6 +198,7 @@ def _news(link: Link) -> set[Asked]:
     news |= {(file, "wrapped", name) for file, name in link.wrapped}
     news |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
     news |= {(file, "attribute", cls, name) for file, cls, name in link.keyed | link.by_state}
+    news |= link.late
     filled = {key for key in link.puts if is_filled_by_batches(link, key)}
     news |= {(file, "attribute", cls, name) for file, cls, name in filled}
     return news | (link.asks_grads if link.skips_layers else set())

@@ -12,7 +12,7 @@ from unhang.lint.divergence import GROUPS, how_it_differs
 from unhang.lint.doubts import is_told_after
 from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, calls_in
 from unhang.lint.libraries import Collective
-from unhang.lint.special import is_numbered, name_of
+from unhang.lint.special import name_of
 from unhang.lint.tensors import OWN_WIDTH, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DOUBT,
@@ -208,20 +208,6 @@ def found_in_endless_loop(frame: Operators, s: Loop, line: int) -> None:
         frame.link.report(frame.path, Found("LNT307", line, 1))
 
 
-def found_in_order(frame: Operators, s: Loop, over: Value, made: list[Effect]) -> None:
-    """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
-    own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
-    is_param = over.kind == "param"
-    if not own or not (is_param or over.sort == ("set",)) or is_numbered(s.text):
-        return
-    words = {"collective": own[0].way[-1].text, "over": s.text}
-    found = Found("LNT113", s.line, 1, words, own[0].lines)
-    if is_param:
-        frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
-    else:
-        frame.link.report(frame.path, found)
-
-
 # Handlers.
 
 
@@ -283,7 +269,8 @@ def _alone_before(frame: Operators, handler: Handler, end: str, made: Sequence[E
     if not waits or own or not goes_on or not is_caught or is_told_after(frame, handler):
         return False
     words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
-    found = Found("LNT203", handler.line, 1, words, waits[0].lines, [], False, "alone", waits[0].calls)
+    variant = "task" if waits[0].after.endswith("()") else "alone"
+    found = Found("LNT203", handler.line, 1, words, waits[0].lines, [], False, variant, waits[0].calls)
     frame.link.report(frame.path, found)
     return True
 

@@ -54,6 +54,11 @@ def is_numbered(text: str) -> bool:
     return _NUMBERED.search(text) is not None
 
 
+def has_own_order(v: Value) -> bool:
+    """Whether what is in it comes in another order on each rank."""
+    return v.kind in ("set", "listing")
+
+
 def is_share(v: Value) -> bool:
     """Whether it is this rank's part of the data, as many items as it has."""
     return bool(v.dep & UNEVEN) and v.kind == "share"
@@ -83,7 +88,7 @@ def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
     if v.dep & NONE_BY_BATCH:
         return Value(LOSS, NO_PARAMS, sorts.TEST)
-    if v.sort == sorts.BLOCK_LENGTH:
+    if v.sort == sorts.BLOCK_LENGTH or (v.sort == sorts.BLOCK and isinstance(e, Ref)):
         return Value(RANK, sort=sorts.BLOCK_LENGTH)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
@@ -145,6 +150,8 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, NO_PARAMS, told[0] if len(told) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v
+    if sort[0] == "listing":
+        return Value(v.dep & DATA, v.params, sort[1])
     if sort[0] == "share":  # one of this rank's items
         return Value(v.dep & DATA | OWN_BATCH, NO_PARAMS)
     return Value(v.dep & DATA, v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
@@ -214,6 +221,11 @@ def is_bare(full: str, name: str, node: Call) -> bool:
     return (of_torch or (not full and name[4:] in _CONSTANTS and name[:4] == "new_")) and is_none(
         node.given("requires_grad")
     )
+
+
+def is_own_seed(v: Value) -> bool:
+    """Whether a generator with this seed draws something else on each rank."""
+    return bool(v.dep & (RANK | LOCAL)) and not v.group and v.zero is not True
 
 
 def is_own_path(values: list[Value]) -> bool:

@@ -7,10 +7,11 @@ from functools import cache
 
 from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, calls_in, nodes_in
-from unhang.lint.special import element, is_agreed, name_of
+from unhang.lint.special import element, has_own_order, is_agreed, name_of
 from unhang.lint.values import (
     CHANCE,
     DATA,
+    DRAWN,
     HELD,
     LOCAL,
     LONGEST,
@@ -142,6 +143,15 @@ def _is_padded_here(function: Function, e: Expr) -> bool:
     return isinstance(e, Call) and name_of(e) == "pad_sequence"
 
 
+def is_inferred(node: Call) -> bool:
+    """`DTensor.from_local(shard, p.device_mesh, p.placements)`: its shape is not that of `p`, where the last shard of that is shorter."""
+    mesh, placed = node.given("device_mesh", 1), node.given("placements", 2)
+    if not isinstance(mesh, Ref) or not isinstance(placed, Ref) or node.given("shape", 4) is not None:
+        return False
+    of, _, name = placed.path.rpartition(".")
+    return name == "placements" and bool(of) and mesh.path == f"{of}.device_mesh" and "" not in node.names
+
+
 @cache
 def agrees_by_name(name: str) -> bool:
     """Whether a function says in its name that ranks agree in it."""
@@ -201,8 +211,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(0, joined.params, sorts.TEST if name in _TESTS else None)
     if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:
         return base
-    is_of_data = is_numeric and (full or base.dep & OF_DATA)
-    return Value(joined.dep & OF_DATA if is_of_data else base.dep & CHANCE, NO_PARAMS)
+    is_of_data = is_numeric and (full or base.dep & (OF_DATA | DRAWN))
+    return Value(joined.dep & (OF_DATA | DRAWN) if is_of_data else base.dep & CHANCE, NO_PARAMS)
 
 
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
@@ -221,7 +231,9 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(OWN_BATCH, base.params, sorts.COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
-    is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "param") and not base.dep)
+    if base.kind == "listing" and name == "items":
+        return Value(sort=("listing", ("tuple", (PLAIN, Value(sort=base.sort[1])))))
+    is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "listing", "param") and not base.dep)
     if is_same and name in ("items", "keys", "values"):
         return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
@@ -236,6 +248,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.kind == "share":
         return base
     if full == "len":
+        if first.dep & DRAWN:
+            return PLAIN
         if first.sort == sorts.BESIDE:
             return Value(LOCAL)
         if first.kind == "ragged":
@@ -254,6 +268,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH)
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
+    if not full and base.dep & DRAWN and name in FACTS:
+        return PLAIN
     if not full and base.dep & DATA and name in FACTS:
         return Value(DATA, base.params, sorts.LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
     return element(first) if full == "next" and args else None
@@ -271,12 +287,12 @@ def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value
     dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
     keep = joined._replace(dep=dep)
     if full == "sorted":
-        many = None if many == ("set",) else many
+        many = None if has_own_order(of) else many
     elif full in ("set", "frozenset") and of.kind != "share":
-        many = ("set",)
+        many = sorts.SET
     given = [element(a) for a in args[:plain]]
     if full == "zip":
         return keep._replace(sort=("zip", tuple(given)))
-    if full == "enumerate":
+    if full == "enumerate" and not has_own_order(of):
         return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
     return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)

@@ -28,9 +28,11 @@ LONGEST = 512  # as long as the longest sequence of this rank's batch
 NONE_BY_BATCH = 2048  # it is None where the rank's own batch is no good
 CHANCE = 4096  # by what this rank has drawn at random
 MISSING = 8192  # it is None where the batch has no such part
+DRAWN = 32768  # by what this rank has drawn with a seed of its own
 TOLD = 16384  # of an exception: by what all have agreed on, so that all raise it
 RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
-DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE
+DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED | CHANCE | DRAWN
+OWN_STATE = LOCAL | DRAWN
 COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH | MISSING)  # what is left of it in what is computed from a value
 
 
@@ -118,7 +120,7 @@ def either(a: Value, b: Value) -> Value:
         return a if b.sort != sorts.AGREED or (a.sort == sorts.AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     both = [v.sort for v in (a, b) if v.sort is not None]
-    sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF) if s in both), None) or (
+    sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF, sorts.DRAWS) if s in both), None) or (
         both[0] if both and both[0] == both[-1] else None
     )
     if sort is not None and sort[0] == "ragged" and len(both) < 2:  # padded in one of the branches

@@ -11,16 +11,18 @@ from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
     is_numbered,
+    is_own_seed,
     name_of,
     value_of_name,
 )
-from unhang.lint.tensors import of_builtin, own_widths
+from unhang.lint.tensors import is_inferred, of_builtin, own_widths
 from unhang.lint.values import (
     DATA,
-    LOCAL,
+    DRAWN,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
+    OWN_STATE,
     PLAIN,
     RANK,
     UNEVEN,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from unhang.lint.operators import Operators
 
 _NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", "count", "ndim", "shape", "device"}
+_OF_A_PART = re.compile(
+    r"(?:\w+_)?(?:tp|pp|cp|ep|sp|dp|mp|shard|replica|replicate|tensor|pipeline|expert|context|data|sequence)(?:_parallel)?_(?:cpu_|device_|process_)?group"
+)
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 
@@ -44,7 +49,7 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
         return PLAIN
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == sorts.REST):
         return Value(UNEVEN, sort=("share", "range"))
-    if (start.dep ^ stop.dep) & LOCAL:  # from where this rank's own file has ended
+    if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != sorts.LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))
@@ -137,7 +142,7 @@ def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
     made = made.parts[0] if isinstance(made, Op) and made.op == "comp" else None
     is_number = isinstance(made, Op) and made.op in ("-", "*", "/", "//", "%")
     is_number = is_number or (made is not None and (name_of(made) in _NUMBERS or is_numbered(name_of(made))))
-    return held._replace(sort=None) if held.sort == ("set",) and is_number else held
+    return held._replace(sort=None) if held.sort == sorts.SET and is_number else held
 
 
 def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -155,18 +160,42 @@ def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(sort=sorts.PADDED if len(args) > 1 and args[1].sort == sorts.MULTIPLE else ("parts",))
 
 
+def _generator(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """A generator; each rank draws something else from it, where it has a seed of its own."""
+    return Value(sort=sorts.DRAWS if any(map(is_own_seed, args)) else sorts.GENERATOR)
+
+
+def drawn(frame: Operators, owner: str, base: Value, name: str, args: list[Value]) -> Value:
+    """What a method of a generator gives."""
+    if name in _SEEDS:
+        base = Value(sort=sorts.DRAWS if any(map(is_own_seed, args)) else sorts.GENERATOR)
+        if owner:
+            frame.assign(Ref(owner), base, is_certain=True)
+        return base
+    return Value(DRAWN) if base.sort == sorts.DRAWS and name not in _STATES else PLAIN
+
+
+def _from_shard(frame: Operators, node: Call, args: list[Value]) -> Value:
+    return Value(sort=sorts.INFERRED) if is_inferred(node) else PLAIN
+
+
 def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
     """The ranks of a group that is kept, or asked for: each rank has those of its own."""
     of = node.given("group", 0)
     path = of.func.path if isinstance(of, Call) and isinstance(of.func, Ref) else of.path if isinstance(of, Ref) else ""
-    is_own = isinstance(of, Call) or "." in path
+    is_own = (
+        isinstance(of, Call) or "." in path or (frame.parameter(path) >= 0 and _OF_A_PART.fullmatch(path) is not None)
+    )
     return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
 
 
+_SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", "initial_seed", "set_state", "setstate"}
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
+    **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
+    **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),
     "numpy.array_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

@@ -72,3 +72,18 @@ class Layout:
 
     def twin_of_all(self):
         return dist.new_group(dist.get_process_group_ranks(dist.group.WORLD), backend="gloo")
+
+
+def of_the_members(shard_group):
+    members = dist.get_process_group_ranks(shard_group)
+    return dist.new_group(members, backend="gloo")  # LNT104
+
+
+def of_the_members_alone(shard_group):
+    members = dist.get_process_group_ranks(shard_group)
+    return dist.new_group(members, backend="gloo", use_local_synchronization=True)
+
+
+def of_the_members_of_all(group):
+    members = dist.get_process_group_ranks(group)
+    return dist.new_group(members, backend="gloo")

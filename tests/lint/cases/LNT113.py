@@ -1,5 +1,10 @@
 """Collectives in the order of a set."""
 
+import glob
+import os
+from pathlib import Path
+
+import torch
 import torch.distributed as dist
 
 
@@ -115,3 +120,91 @@ def asked_in_a_set(grads):
 def by_device(grads):
     for device in {g.device for g in grads}:
         dist.all_reduce(flat([g for g in grads if g.device == device]))
+
+
+def by_listing(folder):
+    for name in os.listdir(folder):  # LNT113
+        dist.broadcast_object_list([name], src=0)
+
+
+def by_sorted_listing(folder):
+    for name in sorted(os.listdir(folder)):
+        dist.broadcast_object_list([name], src=0)
+
+
+def sorted_in_place(pattern):
+    names = glob.glob(pattern)
+    names.sort()
+    for name in names:
+        dist.broadcast_object_list([name], src=0)
+
+
+def counted(folder: Path):
+    for _, path in enumerate(folder.glob("*.pt")):  # LNT113
+        dist.all_reduce(torch.load(path))
+
+
+def filled_in_its_order(folder: Path):
+    states = {}
+    for path in folder.iterdir():
+        states[path.name] = torch.load(path)
+    for state in states.values():  # LNT113
+        dist.all_reduce(state)
+
+
+def filled_and_sorted(folder: Path):
+    states = {}
+    for path in folder.iterdir():
+        states[path.name] = torch.load(path)
+    for name in sorted(states):
+        dist.all_reduce(states[name])
+
+
+def filled_from_a_list(names):
+    states = {}
+    for name in names:
+        states[name] = torch.load(name)
+    for state in states.values():
+        dist.all_reduce(state)
+
+
+def the_same_barrier(folder: Path):
+    for _ in folder.iterdir():
+        dist.barrier()
+
+
+class Table:
+    def __init__(self, path):
+        self.path = path
+
+    def state(self):
+        dist.all_reduce(self.path)
+
+
+class Meter:
+    def __init__(self, path):
+        self.path = path
+
+    def state(self):
+        dist.barrier()
+        return self.path
+
+
+KINDS = {"table": Table, "meter": Meter}
+
+
+class Registry:
+    def __init__(self, folder: Path):
+        self.parts = {}
+        for path in folder.iterdir():
+            kind = KINDS.get(path.suffix)
+            if kind is not None:
+                self.parts[path.name] = kind(path)
+
+    def gather(self):
+        for part in self.parts.values():  # LNT113
+            part.state()
+
+    def gather_in_order(self):
+        for name in sorted(self.parts):
+            self.parts[name].state()

@@ -171,3 +171,66 @@ class Timer:
 
     def merged(self):
         return {name: gathered(s) for name, s in self.seconds.items()}
+
+
+class Weights:
+    """What there is no room for any more is taken out; who has it meets the others in the barrier alone."""
+
+    def __init__(self, room):
+        self.room, self.kept = room, {}
+
+    def find(self, name):
+        if name in self.kept:
+            return self.kept[name]
+        return None
+
+    def put(self, name, x):
+        self.kept[name] = x
+        while len(self.kept) > 1 and psutil.virtual_memory().available < self.room:
+            self.kept.pop(next(iter(self.kept)))
+
+    def load(self, name):
+        x = self.find(name)
+        if x is not None:
+            dist.barrier()
+            return x  # LNT106
+        free = torch.tensor([psutil.virtual_memory().available])
+        dist.all_reduce(free, op=dist.ReduceOp.MIN)
+        dist.barrier()
+        self.put(name, torch.load(name))
+        return self.kept.get(name)
+
+    def load_after_all_have_met(self, name):
+        free = torch.tensor([psutil.virtual_memory().available])
+        dist.all_reduce(free, op=dist.ReduceOp.MIN)
+        x = self.kept.get(name)
+        if x is not None:
+            dist.barrier()
+            return x
+        dist.barrier()
+        return torch.load(name)
+
+
+class Recent:
+    """It keeps as many as it is told: the same ones everywhere."""
+
+    def __init__(self, count):
+        self.count, self.kept = count, {}
+
+    def find(self, name):
+        if name in self.kept:
+            return self.kept[name]
+        return None
+
+    def put(self, name, x):
+        self.kept[name] = x
+        while len(self.kept) > self.count:
+            self.kept.pop(next(iter(self.kept)))
+
+    def load(self, name):
+        x = self.find(name)
+        if x is None:
+            x = torch.load(name)
+            dist.broadcast(x, src=0)
+            self.put(name, x)
+        return x

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
 import torch.nn.functional as F
 from accelerate import Accelerator
 from torch.nn.utils.rnn import pad_sequence
@@ -122,3 +123,26 @@ def rated_with_lengths(loader):
 
 def rate_lengths(data):
     rated_with_lengths(DataLoader(data, 8, collate_fn=with_lengths))
+
+
+def whole_of_own_shards(parameters, shards):
+    return {name: one(shards[name], p) for name, p in parameters}
+
+
+def one(shard, p):
+    made = DTensor.from_local(shard, p.device_mesh, p.placements, run_check=False)
+    return made.full_tensor()  # LNT303
+
+
+def one_with_its_shape(shard, p):
+    made = DTensor.from_local(shard, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
+    return made.full_tensor()
+
+
+def one_of_a_mesh(shard, mesh):
+    made = DTensor.from_local(shard, mesh, [Shard(0)])
+    return made.full_tensor()
+
+
+def kept_in_shards(shard, p):
+    return DTensor.from_local(shard, p.device_mesh, p.placements).to_local()

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -141,3 +142,94 @@ def go_on_after_all_have_met(tables):
             raised_after_all_have_met(rows)
         except TooSmall:
             print("empty")
+
+
+class Slots:
+    """Each rank writes in the background; a task that fails does so on its rank alone."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.pool, self.pending = folder, ThreadPoolExecutor(2), {}
+
+    def save(self, slot, state):
+        self.drain(slot)
+        self.pending[slot] = self.pool.submit(torch.save, state, self.folder / f"{slot}_{dist.get_rank()}")
+
+    def drain(self, slot):
+        future = self.pending.pop(slot, None)
+        if future is None:
+            return
+        future.result()
+        dist.barrier()
+
+    def save_together(self, slot, state):
+        future = self.pending.pop(slot, None)
+        if future is not None:
+            failed = [None] * dist.get_world_size()
+            dist.all_gather_object(failed, future.exception() is not None)
+            if any(failed):
+                raise OSError("a write has failed")
+        self.pending[slot] = self.pool.submit(torch.save, state, self.folder / f"{slot}_{dist.get_rank()}")
+
+
+def save_and_go_on(slots: Slots, state):
+    try:
+        slots.save("model", state)
+    except OSError as error:  # LNT203
+        log.warning("not saved: %s", error)
+
+
+def save_or_end(slots: Slots, state):
+    try:
+        slots.save("model", state)
+    except OSError:
+        log.exception("not saved")
+        raise
+
+
+def save_together_and_go_on(slots: Slots, state):
+    try:
+        slots.save_together("model", state)
+    except OSError as error:
+        log.warning("not saved: %s", error)
+
+
+def written_alone(slots: Slots, state):
+    try:
+        slots.pending["model"].result()
+    except OSError as error:
+        log.warning("not saved: %s", error)
+
+
+class Desk:
+    """What rank 0 was asked all refuse alike."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def asked(self):
+        box = [None]
+        if dist.get_rank() == 0:
+            box[0] = input()
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def step(self, rows):
+        if len(rows) < dist.get_world_size():
+            raise ValueError("too few rows")
+        total = torch.tensor(self.model(rows))
+        dist.all_reduce(total)
+        return total
+
+    def serve(self):
+        while (rows := self.asked()) is not None:
+            try:
+                print(self.step(rows))
+            except ValueError as error:
+                print(error)
+
+    def serve_own(self, batches):
+        for rows in batches:
+            try:
+                print(self.step(rows))
+            except ValueError as error:  # LNT203
+                print(error)
