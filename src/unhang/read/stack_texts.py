@@ -29,6 +29,8 @@ _ERROR = lazy_pattern(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _CERTAIN_ERROR = lazy_pattern(
     r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Expired)|(?:\w+\.)+(?:exceptions|errors)\.[A-Z]\w*)(?:: ?(.*))?$"
 )
+# Where an exception came from in C++ says no more of what it was, and may be another one's.
+_BACKTRACE = ("Exception raised from ", "C++ CapturedTraceback:", "frame #")
 # Processes that write at the same moment: each word as often as there are of them.
 _WRITTEN_AT_ONCE = lazy_pattern(r"((?:\w+\.)*[A-Z]\w*?(?:Error|Exception))\1+")
 _NO_ERROR = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "WARN", "CRITICAL", "NOTE", "FATAL", "TRACE"})
@@ -135,7 +137,8 @@ class TracebackReader:
     def _message(self, line: str) -> bool:
         current = self._open
         assert current is not None
-        if not self._many_lines or not line.strip() or len(current.message) >= MAX_MESSAGE_LINES:
+        is_over = not line.strip() or line.startswith(_BACKTRACE) or len(current.message) >= MAX_MESSAGE_LINES
+        if is_over or not self._many_lines:
             self._open = None
             return False
         current.message.append(line)
