@@ -45,7 +45,8 @@ class Traceback:
     """One exception. `frames` are outermost first, as in the text. `owner`: the rank that raised it, where known.
 
     `before`: those that it followed in a chain, the first ones. `is_cause`: the next one was raised from it. `has_head`: the text began with the
-    line that every traceback begins with. `is_ignored`: Python printed it for an exception that it could not raise.
+    line that every traceback begins with. `is_ignored`: Python printed it for an exception that it could not raise. `raised_anew`: what
+    stands above it, and is the same, as another process or thread raised it.
     """
 
     type: str = ""
@@ -58,6 +59,7 @@ class Traceback:
     has_head: bool = True
     is_ignored: bool = False
     in_box: bool = False
+    raised_anew: Traceback | None = None
 
     @property
     def text(self) -> str:
@@ -74,7 +76,6 @@ class TracebackReader:
         self.found: list[Traceback] = []
         self._open: Traceback | None = None
         self._chained = False
-        self._anew: Traceback | None = None
         self._ignored = False
         self._many_lines = many_lines
 
@@ -86,10 +87,9 @@ class TracebackReader:
             self._open = Traceback(first_line=number, owner=self.owner, is_ignored=self._ignored, in_box=in_box)
             return True
         if bare == ORIGINAL and self.found and self.found[-1].text.startswith(_RAISED_ANEW):
-            self._anew = outer = self.found[-1]
-            self._open = Traceback(
-                first_line=outer.first_line, owner=self.owner, frames=[*outer.frames], before=[*outer.before]
-            )
+            outer = self.found[-1]
+            frames, before = [*outer.frames], [*outer.before]
+            self._open = Traceback("", [], frames, outer.first_line, self.owner, before, raised_anew=outer)
             return True
         if bare in CHAINED:
             self._open, self._chained = None, bool(self.found)
@@ -129,9 +129,9 @@ class TracebackReader:
         if self._chained:
             last = self.found.pop()
             current.before = [*last.before, last][:MAX_CHAINED]
-        if self._anew is not None and self._anew.first_line == current.first_line:
-            self.found.remove(self._anew)
-        self._chained, self._anew = False, None
+        if current.raised_anew is not None:
+            self.found.remove(current.raised_anew)
+        self._chained = False
         self.found.append(current)
 
     def _message(self, line: str) -> bool:

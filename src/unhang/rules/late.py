@@ -14,7 +14,7 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, Surroundings, around, surroundings
-from unhang.analyze.trees import nodes_of
+from unhang.analyze.trees import covers, nodes_of
 from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
@@ -170,11 +170,10 @@ def works_first(s: Situation, late: LateRank) -> WorksFirst | None:
 
 def _are_roles(wait: Frame, here: Frame) -> bool:
     """Whether two lines of one function stand in two branches of one `if`: each rank has its own, and none comes first."""
-    for branch in (n for n in nodes_of(here.file) if isinstance(n, ast.If) and n.orelse):
-        first, last = branch.orelse[0].lineno, branch.orelse[-1].end_lineno or 0
-        if branch.body[0].lineno <= wait.line < first <= here.line <= last:
-            return True
-    return False
+    choices = (n for n in nodes_of(here.file) if isinstance(n, ast.If))
+    return any(
+        any(covers(x, wait.line) for x in n.body) and any(covers(x, here.line) for x in n.orelse) for n in choices
+    )
 
 
 def has_loader(s: Situation, late: LateRank) -> bool:

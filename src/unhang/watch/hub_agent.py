@@ -354,7 +354,7 @@ class HubAgent(AgentOfMany):
         if will_end:
             self._await(lambda node: node.state.seen >= number, ACKNOWLEDGE_S)
             if self._can_be_ended():
-                self._send({"event": "condemned", "ns": time.time_ns()})
+                self._send({"event": "condemned", "will_end": True, "ns": time.time_ns()})
             self._order(verdict=msgspec.structs.replace(joint, is_end=True))
 
     def _can_be_ended(self) -> bool:

@@ -281,7 +281,7 @@ class Supervisor:
         elif line:
             say(line)
         may_end = self.options.on_hang == "abort" and not self.interrupted_by
-        if may_end and message.get("will_end", message["event"] == "condemned"):
+        if may_end and message.get("will_end"):
             self.is_condemned, self.joint_line = True, line
             self.job_file.setdefault("aborted_ns", message["ns"])
             self.write_job_file()

@@ -67,3 +67,12 @@ SUCCEEDED = f"{ELASTIC}worker group successfully finished. Waiting 300 seconds f
 )
 def test_a_job_that_was_started_again_and_ended_well_is_clean(text: str, outcome: Outcome) -> None:
     assert judge_case(log_case(text)).diagnosis.outcome is outcome
+
+
+DIRECT = "node:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n"
+TRIED = "$ # the same command with NCCL_P2P_DISABLE=1\n"
+
+
+@pytest.mark.parametrize(("before", "code"), [(STEPS, 0), ("", None)], ids=["had moved", "stood"])
+def test_how_an_experiment_ended_is_not_how_a_job_did_that_stood(before: str, code: int | None) -> None:
+    assert log_case(DIRECT + before + TRIED + STEPS + "Training finished\n").job.exit_code == code

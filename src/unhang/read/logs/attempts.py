@@ -154,12 +154,11 @@ def _name(event: LogEvent) -> str:
 
 MAX_STARTS = 64
 MAX_NAMED = 4
-_STARTED = "launchers.started"
+_STARTED, _TRIED = "launchers.started", "nccl.p2p_off"
 ANOTHER_START = "start of a launcher"
 _MARKS = ("+ ", "$ ", "# ", "> ")
 _SPEAKING = ("root", "witness")
-_OFF = lazy_pattern(r"\bNCCL_P2P_(?:DISABLE=1|LEVEL=(?:LOC|0))\b")
-_OVER = ("ending.finished", "work.ended", "ending.succeeded")
+_OVER, _SERVES = ("ending.finished", "work.ended", "ending.succeeded"), "work.serving"
 
 
 @dataclass(frozen=True)
@@ -200,28 +199,27 @@ def parts_of(bodies: Sequence[str], writers: Callable[[int], Hashable]) -> list[
 
 def _is_start(body: str) -> bool:
     """A command that starts processes, as a shell echoes it."""
-    return (
-        body[:120].lstrip("+").find(" ") >= 0 and any(m in body[:160] for m in _MARKS) and bool(_start().search(body))
-    )
+    is_echoed = body[:120].lstrip("+").find(" ") >= 0 and any(m in body[:160] for m in _MARKS)
+    return is_echoed and bool(_pattern("launchers", _STARTED).search(body))
 
 
 def _is_trial(before: Sequence[str], body: str) -> bool:
     """Whether a command is an earlier one without direct traffic between devices: what both did is judged together."""
-    if not _OFF.search(body):
+    if not (off := _pattern("nccl", _TRIED)).search(body):
         return False
     words = {word for word in body.split() if "=" not in word and word[0] not in "-+$#>"}
     same = [x for x in before if x.startswith(_MARKS) and words <= set(x.split())]
-    return len(words) > 1 and bool(same) and not _OFF.search(same[-1])
+    return len(words) > 1 and bool(same) and not off.search(same[-1])
 
 
 def _is_launched(body: str) -> bool:
-    match = _start().search(body)
+    match = _pattern("launchers", _STARTED).search(body)
     return match is not None and not match["launcher"].startswith("python")
 
 
 @cache
-def _start() -> re.Pattern[str]:
-    return next(row.compiled for row in table("launchers") if row.kind == _STARTED)
+def _pattern(name: str, kind: str) -> re.Pattern[str]:
+    return next(row.compiled for row in table(name) if row.kind == kind)
 
 
 @cache
@@ -292,7 +290,7 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     printed is believed alone, but a 0 behind a failure after which nothing moved: that may be of a pipe or a container. What is told before
     a failure, or before more training, is not the job's end: a rank may be done before others fail, and a helper before the job begins.
     """
-    if _is_of_a_trial(events):
+    if stood_until_tried(events):
         return None
     last, lines = max([*troubles, *(e.order for e in events if e.says)], default=-1), len(log)
     asked = code_asked(log)
@@ -321,11 +319,13 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     return End(0, marks[-1].text.strip()[:200]) if marks else None
 
 
-def _is_of_a_trial(events: Sequence[LogEvent]) -> bool:
-    """Whether devices that had connected directly came to no end before the same was tried without that: how the trial ended is not how the job did."""
-    off = next((e.order for e in events if e.kind == "nccl.p2p_off"), -1)
-    before = [e for e in events if e.order < off]
-    return any(e.kind == "nccl.channel_p2p" for e in before) and not any(e.kind in _OVER for e in before)
+def stood_until_tried(events: Sequence[LogEvent]) -> tuple[LogEvent, ...]:
+    """The last direct connection of devices after which nothing moved, and the command that does without: how that one ended is not how the job did."""
+    off = next((e for e in events if e.kind == _TRIED), None)
+    before = [e for e in events if off is not None and e.order < off.order]
+    direct = [e for e in before if e.kind == "nccl.channel_p2p"]
+    moved = any(e.is_progress or e.kind in (*_OVER, _SERVES) for e in before if direct and e.order > direct[0].order)
+    return (direct[-1], off) if off is not None and direct and not moved else ()
 
 
 def killed_at_work(events: Sequence[LogEvent]) -> list[LogEvent]:
@@ -351,7 +351,7 @@ def steps_at_the_end(events: Sequence[LogEvent], log: Sequence[LogLine]) -> int:
     no more lines stand behind the last one than between two of them, and nobody looks at the process there.
     """
     last = max((e.order for e in events if e.says), default=-1)
-    begin = next((e.order for e in events if e.kind == "work.serving"), len(log))
+    begin = next((e.order for e in events if e.kind == _SERVES), len(log))
     steps = {e.order for e in events if e.order > last and (e.is_progress or e.kind == "progress.unbounded")}
     alike: dict[tuple[int | None, str], list[int]] = {}
     for i, line in enumerate(log[last + 1 :], last + 1):

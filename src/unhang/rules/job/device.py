@@ -12,6 +12,7 @@ from unhang.analyze.pasted import lost_copies
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.read.logs.attempts import stood_until_tried
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
@@ -204,16 +205,14 @@ def p2p_acs_iommu(s: Situation) -> Found | None:
 
 def _ran_without_p2p(s: Situation) -> tuple[LogEvent, ...]:
     """The start with NCCL_P2P_DISABLE=1 after one whose devices had connected directly and that never moved, if the later one came further."""
-    off = s.events.first("nccl.p2p_off")
-    before = [e for e in s.events if off is not None and e.order < off.order]
-    direct = [e for e in before if e.kind == "nccl.channel_p2p"]
-    if off is None or not direct or any(e.kind in _RUNS or e.is_progress for e in before if e.order > direct[0].order):
+    if not (tried := stood_until_tried([*s.events])):
         return ()
-    after = [e for e in s.events if e.order > off.order]
-    if any(e.says for e in after) or any(e.says == "crash" for e in before):
+    begin = tried[-1].order
+    after = [e for e in s.events if e.order > begin]
+    if any(e.says for e in after) or any(e.says == "crash" for e in s.events if e.order < begin):
         return ()
     runs = [e for e in after if e.kind in _RUNS or e.is_progress]
-    return (direct[-1], off, *runs[:1]) if runs or _spoke_after_nccl(s, off.order) else ()
+    return (*tried, *runs[:1]) if runs or _spoke_after_nccl(s, begin) else ()
 
 
 def _spoke_after_nccl(s: Situation, begin: int) -> bool:
