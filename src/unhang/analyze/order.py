@@ -15,7 +15,7 @@ from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import Side, decided_by_condition, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around
-from unhang.analyze.streams import Streams, stack_of_call
+from unhang.analyze.streams import Streams, stack_of_call, stack_path
 from unhang.analyze.trees import line_text
 from unhang.model import Case, CollectiveCall, Frame, WaitEdge, grouped, user_frames
 
@@ -23,6 +23,7 @@ _LEAST_STRETCH = 3
 _MOST_AHEAD = 16
 
 _MOST_STRETCH = 128
+_ROUNDS = 4
 
 Tokens = Mapping[int, tuple[Signature, Path]]
 
@@ -275,7 +276,7 @@ def is_seen_elsewhere(s: Situation, rank: int) -> bool:
 class MadeAlone(NamedTuple):
     """A call that ranks of a circle alone make, since a condition on the rank leads there. `line`: the user's, `gate`: that of the condition, which a library may hold.
 
-    `is_first`: no other member has ever made a call of that group.
+    `is_first`: no other member has ever made that call.
     """
 
     ranks: tuple[int, ...]
@@ -287,23 +288,29 @@ class MadeAlone(NamedTuple):
 
 
 def made_alone(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
-    """The call of a group that one rank alone has ever made under a condition on its rank, or to which such a condition leads from where the ways part."""
-    return _first_of_its_group(s, cycle) or _led_by_rank(s, cycle)
+    """The call of a group that a few alone have ever made under a condition, or to which such a condition leads from where the ways part."""
+    return _never_made_by_others(s, cycle) or _led_by_rank(s, cycle)
 
 
-def _first_of_its_group(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
-    table = s.case.calls
+def _never_made_by_others(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
+    """By a condition on the rank, of a single one; or by one on data, of at most half, where the others went round without that call."""
+    last = {e.waiter: e.seq or 0 for e in s.waits.edges}
     for stuck in s.stuck:
-        rank = stuck.waiting[0] if len(stuck.waiting) == 1 else -1
-        others = [r for r in stuck.group.ranks if r != rank]
-        if rank not in cycle or any(len(table.rows(rank=r, group=stuck.index)) for r in others):
+        ranks, others = stuck.waiting, [r for r in stuck.group.ranks if r not in stuck.waiting]
+        ways = {user_path(stuck.calls[r].frames) or stack_path(s.case, r) for r in ranks if r in cycle}
+        if len(ways) != 1 or not set(ranks) <= set(cycle) or len(ranks) > max(1, len(others)):
             continue
-        stacks = s.case.ranks[rank].stacks if rank in s.case.ranks else ()
-        frames = (*user_frames(stuck.calls[rank].frames or ()), *(f for t in stacks for f in user_frames(t.given)))
-        for frame in frames:
-            by_rank = [c for c in around(frame, started_ns(s.case)).conditions if c.depends_on_rank]
-            if by_rank:
-                return MadeAlone((rank,), stuck.calls[rank], frame, frame, by_rank[-1], is_first=True)
+        call, way = stuck.calls[ranks[0]], ways.pop() or ()
+        if any(_has_called_in(s.case, r, call, way[-1] if way else None) for r in others):
+            continue
+        went_round = all(last.get(r, 0) >= _ROUNDS for r in others)
+        stacks = s.case.ranks[ranks[0]].stacks if ranks[0] in s.case.ranks else ()
+        for frame in (*reversed(way), *(f for t in stacks for f in user_frames(t.given))):
+            conditions = around(frame, started_ns(s.case)).conditions
+            by_rank = [c for c in conditions if c.depends_on_rank and len(ranks) == 1]
+            by_data = [c for c in conditions if c.suspicion > 1 and went_round]
+            if tests := by_rank or by_data:
+                return MadeAlone(ranks, call, frame, frame, tests[-1], is_first=True)
     return None
 
 
@@ -329,9 +336,11 @@ def _led_by_rank(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
     return MadeAlone(side.ranks, call, line, found.frame, found.condition, is_first=False)
 
 
-def _has_called_in(case: Case, rank: int, like: CollectiveCall, at: Frame) -> bool:
-    """Whether a rank has made a call of the same group from the function of a frame."""
+def _has_called_in(case: Case, rank: int, like: CollectiveCall, at: Frame | None) -> bool:
+    """Whether a rank has made a call of the same group from the function of a frame; any call, where there is no frame."""
     table = case.calls
     stacks = {int(i) for i in table["frames"][table.rows(rank=rank, group=table.groups.index(like.group))]}
+    if at is None or -1 in stacks:
+        return bool(stacks)
     frames = (f for i in stacks if i >= 0 for f in table.stacks[i])
     return any(is_same_function(f, at) for f in frames)

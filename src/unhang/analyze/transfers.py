@@ -215,9 +215,21 @@ def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None
         left = stack_path(s.case, peer) if any({edge.waiter, peer} <= set(c) for c in s.waits.cycles) else None
         before = _last_in_group(s, peer, edge.group) if left and peer in s.proven else None
         gone = _loop_left(stay, left, before) if stay and left and before else None
-        if gone is not None:
+        if gone is not None and not _is_a_round_ahead(s, edge.waiter, peer, *gone):
             return LeftTransfers(*_sides(s, *gone), edge.waiter, edge.what, *gone, is_collective=True)
     return None
+
+
+def _is_a_round_ahead(s: Situation, waiter: int, peer: int, frame: Frame, loop: Loop) -> bool:
+    """Whether the waiter came to the loop anew, by a call outside of it, and the peer has made none since its last round: it has not left that early."""
+    is_within = [goes_through(path, frame, loop) if (path := _path_before(s, r)) else None for r in (waiter, peer)]
+    return is_within == [False, True]
+
+
+def _path_before(s: Situation, rank: int) -> Path:
+    """The way to the call before the one in which a rank waits."""
+    rows = s.case.calls.rank_rows(rank)
+    return user_path(s.case.calls.call(rows.stop - 2).frames) if rows.stop - rows.start > 1 else ()
 
 
 def _sides(s: Situation, frame: Frame, loop: Loop) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -31,6 +31,32 @@ def _alone(*earlier: str) -> Later:
     )
 
 
+_LOOKS = """def main():
+    for step in range(1000):
+        dist.all_gather(x, group=pair)
+        for p in params:
+            dist.all_reduce(p, group=pair)
+        if loss > 3 * usual:
+            dist.all_reduce(doubt)
+"""
+
+
+def _looks(*earlier: str, rounds: int = 5) -> Later:
+    """Ranks 1 and 3 wait in a call of all ranks, under a condition on data; 0 and 2 have begun the next round, each with one of them in its pair."""
+    late = {1: "all/all_reduce[1]@main:7 !", 3: "all/all_reduce[1]@main:7 !"}
+    calls = {}
+    for rank in range(4):
+        begun, averaged = (f"{'ab'[rank > 1]}/{call}" for call in ("all_gather[4]@main:3", "all_reduce[4]@main:5"))
+        calls[rank] = [*earlier, *[begun, averaged] * rounds, *([late[rank]] if rank in late else [begun, averaged + " !"])]
+    return make_case(
+        calls,
+        world=4,
+        groups={"all": (0, 1, 2, 3), "a": (0, 1), "b": (2, 3)},
+        source=_LOOKS,
+        stacks={r: f"main:{7 if r in late else 5}>~comm" for r in range(4)},
+    )
+
+
 _LOCKED = """def main():
     HEAD
         dist.all_reduce(x, group=a)
@@ -148,6 +174,9 @@ CASES = {
         Fires(_locked("if True:"), (0, 1), None),
         Fires(_alone(), (0,), 3, cause="code-divergence"),
         Fires(_alone("b/all_gather[1]@main:4"), (0, 1), None),
+        Fires(_looks(), (1, 3), 7, cause="code-divergence"),
+        Fires(_looks("all/all_reduce[1]@setup:20"), (1, 3), 7, cause="code-divergence"),
+        Fires(_looks(rounds=0), (0, 1, 2, 3), None),
         Fires(_prepares("dist.get_rank() == 0"), (0,), 6, cause="code-divergence"),
         Fires(_prepares("dist.get_rank() == 0", "a/barrier@main:2>prepare:8"), (0,), 6),  # they may come to it later
         Fires(_prepares("args.unpack"), (0,), 6),
