@@ -47,7 +47,11 @@ def _looks(*earlier: str, rounds: int = 5) -> Later:
     calls = {}
     for rank in range(4):
         begun, averaged = (f"{'ab'[rank > 1]}/{call}" for call in ("all_gather[4]@main:3", "all_reduce[4]@main:5"))
-        calls[rank] = [*earlier, *[begun, averaged] * rounds, *([late[rank]] if rank in late else [begun, averaged + " !"])]
+        calls[rank] = [
+            *earlier,
+            *[begun, averaged] * rounds,
+            *([late[rank]] if rank in late else [begun, averaged + " !"]),
+        ]
     return make_case(
         calls,
         world=4,
