@@ -216,8 +216,10 @@ def _unglued(head: Head, reader: PrefixReader) -> Iterator[Head]:
         return
     inner = reader.read(message)
     inner.host = head.host or inner.host
-    inner.task, inner.local_rank = head.task, head.local_rank
-    if not inner.torch_ranks:
+    inner.task, is_labelled = head.task, inner.local_rank is not None
+    if not is_labelled:
+        inner.local_rank = head.local_rank
+    if not inner.torch_ranks and not is_labelled:
         inner.rank, inner.pid, inner.torch_ranks = head.rank, head.pid or inner.pid, list(head.torch_ranks)
     inner.stamps[:0] = head.stamps
     head.body = bar

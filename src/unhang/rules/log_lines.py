@@ -304,12 +304,18 @@ def numbered_twice(s: Situation) -> list[LogEvent]:
 
 
 def beyond_their_world(s: Situation) -> list[LogEvent]:
-    """The command that sets the size of the world, and the processes that came with ranks above it, where the job failed."""
+    """What sets the size of the world, and the processes that came with ranks above it, where the job failed; or a launcher's arguments that say both."""
     said, events = list(s.events.of("launchers.world_set")), list(s.events.of("launchers.member"))
     sizes = {e.number("set_size") for e in said}
     size = sizes.pop() if len(sizes) == 1 else None
     above = [e for e in events if size is not None and e.rank is not None and e.rank >= size]
-    return [said[0], *above] if above and s.is_crash else []
+    if above and s.is_crash:
+        return [said[0], *above]
+    given = still_starting(s, s.events.of("launchers.given_rank"), "progress.step")
+    ranks, worlds = {e["given"] for e in given}, {e["of"] for e in given}
+    is_whole = worlds == {str(len(ranks))}  # else it may be the rank of a matrix
+    above = [e for e in given if is_whole and int(e["given"]) >= int(e["of"])]
+    return [] if s.has_ended_well else above
 
 
 def other_sizes(s: Situation) -> list[str]:

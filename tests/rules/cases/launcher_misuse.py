@@ -36,6 +36,13 @@ Initializing host node-0 as rank 2, main is node-0
 RuntimeError: NCCL error in: NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8
 """
 
+
+def _given(*ranks: int) -> str:
+    """What a launcher of the program's own prints of the arguments of each rank; then a wait that somebody ended."""
+    lines = (f"['train.py', '--out=o', '--n_gpus=2', '--rank={r}']\n" for r in ranks)
+    return "".join(lines) + "Initializing Distributed\n^CTraceback (most recent call last):\nKeyboardInterrupt\n"
+
+
 CASES = {
     "launcher-misuse": (
         Fires(log_case(_BEYOND), ()),
@@ -55,9 +62,12 @@ CASES = {
         Fires(make_case({}, errors={2: _NOT_SET}, hang=None, exit_code=1), (2,), 3),
         Fires(log_case(_members(0, 1, 0, 1) + "Traceback (most recent call last):\nKeyboardInterrupt\n" + _KILLED), ()),
         Fires(log_case(_BARE), ()),
+        Fires(log_case(_given(2, 3)), ()),
         Quiet(log_case(_BARE.replace("+ python", "+ srun python")), "srun starts it; somebody did not come"),
         Quiet(log_case(_members(0, 1, 2, 3) + _KILLED), "every rank once"),
         Quiet(log_case(_members(0, 1) + "epoch 1 step 3 loss 0.3\n" + _members(0, 1) + _KILLED), "a second start"),
+        Quiet(log_case(_given(0, 1)), "a launcher of the program's own counts from zero"),
+        Quiet(log_case(_given(16)), "the rank of a matrix"),
         Quiet(log_case(_BARRIER.format(0, 1)), "a member is missing; those that came are numbered rightly"),
         Quiet(
             log_case(

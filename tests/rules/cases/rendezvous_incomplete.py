@@ -14,6 +14,11 @@ _CLIENTS = "torch.distributed.DistStoreError: Timed out after 1801 seconds waiti
 
 _MEMBER = "initializing ddp: GLOBAL_RANK: {}, MEMBER: {}/4"
 
+_WAITS = (
+    "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 1, "
+    "key: store_based_barrier_key:1 (world_size=4, worker_count=1, timeout=0:30:00)"
+)
+
 _INIT = {r: [pending("init_process_group", where="main:3")] for r in (0, 1, 2)}
 
 _OWN = "+ torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint={}:29500 train.py\ntorch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
@@ -48,6 +53,7 @@ CASES = {
             (),
         ),
         Fires(log_case("\n".join(_MEMBER.format(r, r + 1) for r in (1, 0))), (2, 3)),
+        Fires(log_case("\n".join([*(_MEMBER.format(r, r + 1) for r in (0, 1)), _WAITS])), (2, 3)),  # 0 has begun, too
         Fires(log_case("node-a: launching\npdsh@node-a: node-b: ssh exited with exit code 255"), ()),
         Quiet(
             log_case(

@@ -166,6 +166,7 @@ def test_a_message_behind_a_bar_keeps_its_rank() -> None:
     assert found[0].text == bar
     assert found[-1].text == "[E ProcessGroupNCCL.cpp:475] [Rank 2] x"
     assert split_glued("see 3%| then [rank in braces") == ("", "see 3%| then [rank in braces")
+    assert [x.rank for x in lines(f"[default0]:{bar}[default2]:{GLOG}", "[default2]:x")] == [0, 2, 2]
 
 
 def test_nccl_lines_get_the_rank_of_their_process() -> None:

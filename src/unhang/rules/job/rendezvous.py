@@ -285,8 +285,9 @@ def _missing_ranks(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
     if not members and not counted:
         return _of_the_other_node(s, events)
     world = (members or counted)[-1].number("world_size") or 0
-    came = {e.rank for e in members or s.events.of(*BARRIERS) if members or _is_default(e)} - {None}
-    is_known = bool(members) or len(came) == (counted[-1].number("joined") or 0)
+    joined = {e.rank for e in s.events.of(*BARRIERS) if _is_default(e)} - {None}
+    came = {e.rank for e in s.events.of("launchers.member")} | (set() if members else joined)
+    is_known = bool(members) or len(joined) == (counted[-1].number("joined") or 0)
     return tuple(r for r in range(world) if r not in came) if is_known and world <= _MAX_NAMED_WORLD else ()
 
 
@@ -318,7 +319,8 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
             words = {"what": "several processes claim the same rank", **_doubled_and_missing(s, doubled)}
             yield found_in(s, doubled[:_MOST_LAST_LINES], 0.88, (), words=words, say="doubled", fixes=("launcher",))
         elif beyond := beyond_their_world(s):
-            words = {"what": f"rank {beyond[-1].rank} does not fit into the world of {beyond[0]['set_size']}"}
+            rank, size = beyond[-1]["given"] or beyond[-1].rank, beyond[0]["set_size"] or beyond[0]["of"]
+            words = {"what": f"rank {rank} does not fit into the world of {size}"}
             yield found_in(s, beyond[:_MOST_LAST_LINES], 0.88, (), words=words, say="numbers", fixes=("launcher",))
         elif bare := started_bare(s):
             words = {"world": bare[-1]["world_size"]}
