@@ -279,6 +279,8 @@ def _lost(s: Situation, first: FirstException) -> Found | None:
 
 def _is_of_plumbing(first: FirstException) -> bool:
     """Whether a library between the ranks raised it without a word on the program: of these a type says nothing, and the innermost frame is theirs."""
+    if best_cause(first.text) is not None:
+        return False
     innermost = first.error.frames[0].file.replace("\\", "/") if first.error.frames else ""
     return bool(GENERAL_TYPE.match(first.text) and _PLUMBING.search(innermost))
 
