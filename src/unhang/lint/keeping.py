@@ -292,7 +292,7 @@ def is_filled_by_batches(link: Link, key: Kept) -> bool:
 
 def set_by_threads(project: Project) -> Iterator[tuple[Kept, Value]]:
     """What a function sets that runs in a thread, where no method of its object waits for it: how far it is, each rank has for itself."""
-    for (file, at), f in project.all_functions().items():
+    for (file, at), f in project.functions.items():
         if not f.owner or "Thread" not in f.words:
             continue
         functions = project.files[file].functions

@@ -110,44 +110,50 @@ class Link(Makers):
 
     def roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
-        words, trains = {*known.WORDS, "[]"}, self.wraps or self.trains
-        todo = self.project.all_functions()
-        filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
-            f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
-        }
-        asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
-        asking = {k for k, f in todo.items() if self.meeting_properties and asked.search(bytes(f.raw))}
+        words = {*known.WORDS, "[]"}
+        todo = dict(self.project.functions)
         for file, of in enumerate(self.project.files):
             own = {f.name for f in of.functions if not f.inside and not f.owner}
             if not own.isdisjoint(of.functions[0].words):
                 todo.pop((file, 0))
                 yield file, 0
-        while True:
-            found = [
-                k for k, f in todo.items()
-                if f.is_generator or f.name == "__iter__" or not words.isdisjoint(f.words) or k in asking
-                or any(d.rpartition(".")[2] in words for d in f.decorators)
-                or (trains and f.name == "forward" and not filters.isdisjoint(f.words))
-                or (trains and f.owner and not known.DRAWS.isdisjoint(f.words))
-            ]  # fmt: skip
-            if not found:
-                return
-            for key in found:
+        found = {*self._roots_of_themselves(), *self.project.naming(words)} & todo.keys()
+        while found:
+            news: set[str] = set()
+            for key in sorted(found):
                 function = todo.pop(key)
-                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - _NO_NAMES
-                words |= {"apply"} if function.has_context else set()
+                news |= {function.name, function.owner.rpartition(".")[2], *function.sets}
+                news |= {"apply"} if function.has_context else set()
                 if function.inside <= 0:
                     yield key
                 else:  # what is written inside a function is followed with it, and then as what it hands out
-                    words.add(self.project.function(key[0], function.inside).name)
+                    news.add(self.project.function(key[0], function.inside).name)
                     yield key[0], function.inside
                     if function.name != "<lambda>":
                         yield key
+            news -= words | _NO_NAMES
+            words |= news
+            found = set(self.project.naming(news)) & todo.keys()
+
+    def _roots_of_themselves(self) -> Iterator[tuple[int, int]]:
+        """Functions that may come to a collective, whatever they call."""
+        functions, trains = self.project.functions, self.wraps or self.trains
+        filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
+            f.name for f in functions.values()
+            if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
+        }  # fmt: skip
+        asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
+        for key, f in functions.items():
+            is_layer = trains and f.name == "forward" and not filters.isdisjoint(f.words)
+            draws = trains and f.owner and not known.DRAWS.isdisjoint(f.words)
+            asks = self.meeting_properties and asked.search(bytes(f.raw))
+            if f.is_generator or f.name == "__iter__" or is_layer or draws or asks:
+                yield key
 
     @cached_property
     def meets(self) -> set[str]:
         """Names of calls in which ranks meet: collectives, and functions that make some."""
-        words, todo = set(known.MEETS), list(self.project.all_functions().values())
+        words, todo = set(known.MEETS), list(self.project.functions.values())
         while found := [f for f in todo if not words.isdisjoint(f.words) and f.inside <= 0]:
             words |= {f.name for f in found} - {"<module>", "__init__", "__call__", "forward", "main"}
             todo = [f for f in todo if words.isdisjoint(f.words)]

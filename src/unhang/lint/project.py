@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -57,7 +57,8 @@ class Project:
         self._flags: dict[tuple[str, str], bool] = {}
         self._picked_by: dict[str, bool] = {}
 
-    def all_functions(self) -> dict[tuple[int, int], Function]:
+    @cached_property
+    def functions(self) -> Mapping[tuple[int, int], Function]:
         """Every function, by its file and number."""
         return {(i, at): f for i, of in enumerate(self.files) for at, f in enumerate(of.functions)}
 
@@ -241,9 +242,23 @@ class Project:
     @cached_property
     def _by_word(self) -> dict[str, list[tuple[tuple[int, int], Function]]]:
         found: dict[str, list[tuple[tuple[int, int], Function]]] = {}
-        for key, function in self.all_functions().items():
+        for key, function in self.functions.items():
             for word in function.words:
                 found.setdefault(word, []).append((key, function))
+        return found
+
+    def naming(self, words: Iterable[str]) -> Iterator[tuple[int, int]]:
+        """Every function that calls something of one of these names, or is decorated by it; some more than once."""
+        for word in words:
+            yield from (key for key, _ in self.callers_by_name(word))
+            yield from self._by_decorator.get(word, ())
+
+    @cached_property
+    def _by_decorator(self) -> dict[str, list[tuple[int, int]]]:
+        found: dict[str, list[tuple[int, int]]] = {}
+        for key, function in self.functions.items():
+            for decorator in function.decorators:
+                found.setdefault(decorator.rpartition(".")[2], []).append(key)
         return found
 
     def is_sorted_by(self, e: Expr) -> bool:
@@ -253,7 +268,7 @@ class Project:
 
     def _is_picked_by(self, word: str) -> bool:
         if word not in self._picked_by:
-            raw = [f for f in self.all_functions().values() if word.encode() in (b := bytes(f.raw)) and b"comp" in b]
+            raw = [f for f in self.functions.values() if word.encode() in (b := bytes(f.raw)) and b"comp" in b]
             made = (n for f in raw for n in nodes_in(f.body) if isinstance(n, Op) and n.op == "comp")
             asked = (c for n in made for loop in n.parts[1:] if isinstance(loop, Op) for c in loop.parts[2:])
             self._picked_by[word] = any(n == Const(word) for c in asked for n in nodes_in(c))

@@ -189,7 +189,7 @@ def _matters(link: Link, v: Value | None) -> bool:
 def _news(link: Link) -> set[Asked]:
     """What is known now that those who asked for it were not told."""
     if link.flags or link.global_flags:
-        return {*link.project.all_functions(), *((file, "attributes", cls) for file, cls in link._attributes)}
+        return {*link.project.functions, *((file, "attributes", cls) for file, cls in link._attributes)}
     told = link.answered
     news: set[Asked] = {
         (file, "built", cls) for (file, cls), given in link.built.items()
