@@ -108,32 +108,36 @@ class Link(Makers):
         if self._following:
             self._used.setdefault(what, set()).add(self._following[-1])
 
-    def roots(self) -> Iterator[tuple[int, int]]:
+    @cached_property
+    def roots(self) -> list[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
-        words = {*known.WORDS, "[]"}
+        words, roots = {*known.WORDS, "[]"}, list[tuple[int, int]]()
         todo = dict(self.project.functions)
         for file, of in enumerate(self.project.files):
             own = {f.name for f in of.functions if not f.inside and not f.owner}
             if not own.isdisjoint(of.functions[0].words):
                 todo.pop((file, 0))
-                yield file, 0
+                roots.append((file, 0))
         found = {*self._roots_of_themselves(), *self.project.naming(words)} & todo.keys()
         while found:
             news: set[str] = set()
             for key in sorted(found):
                 function = todo.pop(key)
-                news |= {function.name, function.owner.rpartition(".")[2], *function.sets}
-                news |= {"apply"} if function.has_context else set()
-                if function.inside <= 0:
-                    yield key
-                else:  # what is written inside a function is followed with it, and then as what it hands out
+                news.update(function.sets)
+                news.add(function.name)
+                if function.owner:
+                    news.add(function.owner.rpartition(".")[2])
+                if function.has_context:
+                    news.add("apply")
+                if function.inside > 0:  # it is followed with what it is written in, and then as what it hands out
                     news.add(self.project.function(key[0], function.inside).name)
-                    yield key[0], function.inside
-                    if function.name != "<lambda>":
-                        yield key
+                    roots.append((key[0], function.inside))
+                if function.inside <= 0 or function.name != "<lambda>":
+                    roots.append(key)
             news -= words | _NO_NAMES
             words |= news
-            found = set(self.project.naming(news)) & todo.keys()
+            found = self.project.naming(news) & todo.keys()
+        return roots
 
     def _roots_of_themselves(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, whatever they call."""
@@ -187,7 +191,7 @@ class Link(Makers):
 
     def makers(self) -> set[str]:
         """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
-        functions = [self.project.function(file, at) for file, at in self.roots() if at]
+        functions = [self.project.function(file, at) for file, at in self.roots if at]
         return {f.owner.partition(".")[0] or f.name for f in functions if f.inside <= 0}
 
     # Names.

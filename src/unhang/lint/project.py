@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -237,29 +238,30 @@ class Project:
 
     def callers_by_name(self, name: str) -> list[tuple[tuple[int, int], Function]]:
         """Every function that calls something of this name."""
-        return self._by_word.get(name, [])
+        return [(key, self.functions[key]) for key in self._by_word.get(name, ())]
 
     @cached_property
-    def _by_word(self) -> dict[str, list[tuple[tuple[int, int], Function]]]:
-        found: dict[str, list[tuple[tuple[int, int], Function]]] = {}
+    def _by_word(self) -> dict[str, list[tuple[int, int]]]:
+        found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for key, function in self.functions.items():
             for word in function.words:
-                found.setdefault(word, []).append((key, function))
-        return found
+                found[word].append(key)
+        return dict(found)
 
-    def naming(self, words: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Every function that calls something of one of these names, or is decorated by it; some more than once."""
+    def naming(self, words: Iterable[str]) -> set[tuple[int, int]]:
+        """Every function that calls something of one of these names, or is decorated by it."""
+        found: set[tuple[int, int]] = set()
         for word in words:
-            yield from (key for key, _ in self.callers_by_name(word))
-            yield from self._by_decorator.get(word, ())
+            found.update(self._by_word.get(word, ()), self._by_decorator.get(word, ()))
+        return found
 
     @cached_property
     def _by_decorator(self) -> dict[str, list[tuple[int, int]]]:
-        found: dict[str, list[tuple[int, int]]] = {}
+        found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for key, function in self.functions.items():
             for decorator in function.decorators:
-                found.setdefault(decorator.rpartition(".")[2], []).append(key)
-        return found
+                found[decorator.rpartition(".")[2]].append(key)
+        return dict(found)
 
     def is_sorted_by(self, e: Expr) -> bool:
         """Whether batches are picked elsewhere by whether they have the part that is asked for here: all ranks have it at once, perhaps."""

@@ -46,7 +46,7 @@ def findings(link: Link, jobs: int) -> Iterator[tuple[str, Found]]:
 
 def _shares(link: Link, jobs: int) -> list[Roots]:
     """The functions to follow, each with its place in the order; one share for each process, whose files lie side by side."""
-    roots = list(enumerate(link.roots()))
+    roots = list(enumerate(link.roots))
     count = min(jobs, _MOST, 1 + len(roots) // _FEW)
     if count < 2 or "fork" not in multiprocessing.get_all_start_methods() or threading.active_count() > 1:
         return [roots]
