@@ -331,7 +331,7 @@ def is_dictionary(frame: Operators, path: str) -> bool:
         functions = [frame.function]
         if of_object:
             functions = [f for f in frame.source.functions if f.owner == frame.function.owner]
-        bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in n.pairs())
+        bound = (pair for f in functions for n in f.bindings for pair in n.pairs())
         known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
         frame.link.dictionaries[key] = known
     return path in known

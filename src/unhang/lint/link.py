@@ -45,6 +45,7 @@ _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
 Followed = tuple[int, int, frozenset[tuple[int, Value]]]  # a function, and what it is given
+NOTHING: frozenset[tuple[int, Value]] = frozenset()  # is given
 
 
 class Link(Makers):
@@ -83,7 +84,9 @@ class Link(Makers):
         self._half: dict[Followed, set[Followed]] = {}  # who has asked for one that was not followed to its end
         self._twice: set[Followed] = set()
         self._following: list[Asked] = []  # the functions that are being followed now
-        self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
+        self._used: defaultdict[Asked, set[Asked]] = defaultdict(
+            set
+        )  # who has asked for it, and is to be followed again where it changes
         self.outside: dict[Kept, list[Outside]] = {}  # each value once
         self.pending: list[Outside] = []  # what others have set
         self.whole = self._kept_whole(files)
@@ -106,7 +109,7 @@ class Link(Makers):
 
     def _asked(self, *what: Any) -> None:
         if self._following:
-            self._used.setdefault(what, set()).add(self._following[-1])
+            self._used[what].add(self._following[-1])
 
     @cached_property
     def roots(self) -> list[tuple[int, int]]:
@@ -322,7 +325,7 @@ class Link(Makers):
     def set_attribute(self, file: int, cls: str, name: str, value: Value) -> None:
         """A method sets an attribute of `self`."""
         if self._following:
-            self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
+            self._used[self._following[-1]].add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
         if value.kind == "param":
             self.given.add((file, cls, name))
@@ -351,7 +354,7 @@ class Link(Makers):
 
     # Functions.
 
-    def summary(self, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> Summary:
+    def summary(self, file: int, at: int, given: frozenset[tuple[int, Value]] = NOTHING) -> Summary:
         """What a function does to its callers; `given`: to one that gives these values."""
         from unhang.lint.flow import Frame
 
@@ -390,5 +393,5 @@ class Link(Makers):
 
     def environment(self, file: int, at: int) -> dict[str, Value]:
         """What the function around this one has bound so far."""
-        self._used.setdefault((file, self.project.function(file, at).inside), set()).add((file, at))
+        self._used[file, self.project.function(file, at).inside].add((file, at))
         return self.closures.get((file, at), {})

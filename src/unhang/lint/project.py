@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -54,6 +54,9 @@ class Project:
             self._methods.append(methods)
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
+        self._bases: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        self._like: dict[tuple[str, str, bool], tuple[int, int] | None] = {}
+        self._stars = [[full for name, full in f.names.items() if name[0] == "*"] for f in self.files]
         self._gates: dict[tuple[int, int], bool] = {}
         self._flags: dict[tuple[str, str], bool] = {}
         self._picked_by: dict[str, bool] = {}
@@ -78,12 +81,12 @@ class Project:
     def _module(self, name: str, folder: str) -> int | None:
         bare = name.lstrip(".")
         dots = len(name) - len(bare)
-        parts = bare.split(".") if bare else []
+        below = bare.replace(".", os.sep)
         for _ in range(max(dots - 1, 0)):
             folder = os.path.dirname(folder)
         for _ in range(1 if dots else _MOST_STEPS):
-            base = os.path.join(folder, *parts)
-            for path in (base + ".py", os.path.join(base, "__init__.py")):
+            base = os.path.join(folder, below) if below else folder
+            for path in (f"{base}.py", f"{base}{os.sep}__init__.py"):
                 if path in self._by_path:
                     return self._by_path[path]
             folder = os.path.dirname(folder)
@@ -108,8 +111,8 @@ class Project:
             return None
         if name in of.names:
             return self.find_full(file, of.names[name], depth + 1)
-        for star, full in of.names.items():
-            module = self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file) if star[0] == "*" else None
+        for full in self._stars[file]:
+            module = self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file)
             found = self.find(module, name, depth + 1) if module is not None else None
             if found is not None:
                 return found
@@ -135,20 +138,26 @@ class Project:
         module = self.files[symbol.file].module
         return f"{module}.{symbol.name}" if symbol.name else module
 
-    def bases(self, file: int, name: str) -> Iterator[tuple[int, str]]:
+    def bases(self, file: int, name: str) -> list[tuple[int, str]]:
         """A class and the classes of the project that it inherits from, itself first."""
-        seen: set[tuple[int, str]] = set()
-        todo = [(file, name)]
+        key = file, name
+        if key not in self._bases:
+            self._bases[key] = self._found_bases(key)
+        return self._bases[key]
+
+    def _found_bases(self, cls: tuple[int, str]) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        todo = [cls]
         while todo:
             one = todo.pop(0)
-            if one in seen or len(seen) > 12:
+            if one in found or len(found) > 12:
                 continue
-            seen.add(one)
-            yield one
+            found.append(one)
             for base in self.files[one[0]].classes.get(one[1], ()):
                 symbol = self.symbol_of(one[0], base)
                 if symbol is not None and symbol.kind == "class":
                     todo.append((symbol.file, symbol.name))
+        return found
 
     def base_names(self, file: int, name: str) -> set[str]:
         """Full names of all that a class inherits from outside the project."""
@@ -189,7 +198,12 @@ class Project:
 
     def by_receiver(self, receiver: str, name: str, is_exact: bool = False) -> tuple[int, int] | None:
         """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`; `is_exact`: of an `Evaluator`."""
-        last = receiver.rpartition(".")[2]
+        key = receiver.rpartition(".")[2], name, is_exact
+        if key not in self._like:
+            self._like[key] = self._found_like(*key)
+        return self._like[key]
+
+    def _found_like(self, last: str, name: str, is_exact: bool) -> tuple[int, int] | None:
         word = last.replace("_", "").lower()
         if len(word) < _LEAST_WORD or name.startswith("__"):
             return None
