@@ -45,7 +45,7 @@ _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
 Followed = tuple[int, int, frozenset[tuple[int, Value]]]  # a function, and what it is given
-NOTHING: frozenset[tuple[int, Value]] = frozenset()  # is given
+NOTHING: frozenset[tuple[int, Value]] = frozenset()  # a function that is given nothing in particular
 
 
 class Link(Makers):
@@ -84,9 +84,8 @@ class Link(Makers):
         self._half: dict[Followed, set[Followed]] = {}  # who has asked for one that was not followed to its end
         self._twice: set[Followed] = set()
         self._following: list[Asked] = []  # the functions that are being followed now
-        self._used: defaultdict[Asked, set[Asked]] = defaultdict(
-            set
-        )  # who has asked for it, and is to be followed again where it changes
+        # Who has asked for it, and is to be followed again where it changes.
+        self._used: defaultdict[Asked, set[Asked]] = defaultdict(set)
         self.outside: dict[Kept, list[Outside]] = {}  # each value once
         self.pending: list[Outside] = []  # what others have set
         self.whole = self._kept_whole(files)
