@@ -54,7 +54,7 @@ from unhang.rules.log_lines import (
     ranks_of_pids,
 )
 
-_WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading"), (-9, 137)
+_WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading", "work.saving"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _LOADS = re.compile(
     r"(?i)\b(?:(?:re|pre|down)?load|read|cach|prepar|preprocess|tokeni[sz]|packing|map\b|generating \w+ split)"
@@ -151,7 +151,7 @@ def _is_the_end(s: Situation, events: Sequence[LogEvent]) -> bool:
 
 @rule("host-out-of-memory")
 def host_out_of_memory(s: Situation) -> Found | None:
-    """The first crash, if the kernel or a scheduler says why; an exception; or a SIGKILL while something was loaded."""
+    """The first crash, if the kernel or a scheduler says why; an exception; or a SIGKILL while something was loaded or saved."""
     failure = first_crash(s)
     if failure is not None and not is_read_from_log(failure):
         return found_at_failures(s, (failure,), 0.93, say="crash") if killed_for_memory(s, failure) else None
@@ -215,7 +215,7 @@ def _is_kill(e: LogEvent) -> bool:
 
 
 def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
-    """A death by SIGKILL before any step, or after a line on loading or preparing data, with no word of another reason."""
+    """A death by SIGKILL before any step, or after a line on loading, saving or preparing data, with no word of another reason."""
     deaths = [e for e in s.events.of("ending.", "elastic.worker_failed") if _is_kill(e)]
     others = [e for e in s.events.of("ending.lightning_child") if e["code"] not in ("-9", "137")]
     if not deaths or others or s.events.has("watchdog.", "shm.", "cuda."):
