@@ -262,9 +262,13 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
         return False
     if first.failures:
         return 0 < len(first.ranks) < len(s.case.world)
-    return is_unshared or first.names("cause.file_of_others") or (
-        first.names("cause.file_missing")
-        and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+    return (
+        is_unshared
+        or first.names("cause.file_of_others")
+        or (
+            first.names("cause.file_missing")
+            and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+        )
     )
 
 

@@ -237,6 +237,7 @@ _PLUMBING = re.compile(
     r"(?:^|/)(?:torch/(?:distributed/(?:distributed_c10d|rendezvous|c10d_logger|elastic/)|cuda/(?:__init__|nccl)\.py)"
     r"|(?:pynccl\w*|cuda_communicator|shm_broadcast)\.py|deepspeed/comm/|horovod/|multiprocessing/(?:connection|managers)\.py)"
 )
+_SAYS_FORKED = "Cannot re-initialize CUDA in forked subprocess"  # what torch says of it where it can tell
 # What the watchdog throws after a wait, to end the process.
 _OF_A_WATCHDOG = re.compile(r"DistBackendError|watchdog thread terminated")
 
@@ -247,7 +248,8 @@ def user_exception(s: Situation) -> Found | None:
     first = first_exception(s)
     if first is None:
         return _unhandled(s)
-    if first.names(*SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
+    is_forked = _is_of_a_fork(first)
+    if first.names(*SPECIAL) or is_file_race(s, first) or (is_not_of_the_program(first.text) and not is_forked):
         return None
     if is_of_objects(first) or _is_of_plumbing(first) or _only_waited(s, first) or known_of(first.error) is not None:
         return None
@@ -255,7 +257,8 @@ def user_exception(s: Situation) -> Found | None:
     if confidence < 0.5:
         return None
     words = {"type": first.error.type, "head": first.head}
-    fixes = (of_error(first.error, first.frame) or "mend", "no timeout")
+    said = replace(first.error, message=_SAYS_FORKED) if is_forked else first.error
+    fixes = (of_error(said, first.frame) or "mend", "no timeout")
     found = _lost(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
@@ -275,6 +278,12 @@ def _lost(s: Situation, first: FirstException) -> Found | None:
     words |= {"at": w.at(lost.at)}
     found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
     return replace(found, location=lost.at)
+
+
+def _is_of_a_fork(first: FirstException) -> bool:
+    """Whether a loader's worker could not begin to use the device: it was forked from a process that had."""
+    is_worker = any(f.file.replace("\\", "/").endswith("utils/data/_utils/worker.py") for f in first.error.frames)
+    return is_worker and "CUDA error: initialization error" in first.text
 
 
 def _is_of_plumbing(first: FirstException) -> bool:
