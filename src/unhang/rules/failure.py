@@ -277,6 +277,12 @@ def is_of_objects(first: FirstException) -> bool:
     return bool(_NO_PICKLE.search(first.text)) and any(f.function in _UNPICKLES for f in first.error.frames)
 
 
+def is_of_a_fork(first: FirstException) -> bool:
+    """Whether a loader's worker could not begin to use the device: it was forked from a process that had."""
+    is_worker = any(f.file.replace("\\", "/").endswith("utils/data/_utils/worker.py") for f in first.error.frames)
+    return is_worker and "CUDA error: initialization error" in first.text
+
+
 def is_half_written(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks could not read a file that was written while the job ran, a moment before."""
     started, error = s.case.job.started_ns or 0, first.error

@@ -31,6 +31,7 @@ from unhang.rules.failure import (
     is_before,
     is_file_race,
     is_half_written,
+    is_of_a_fork,
     is_of_objects,
     is_read_from_log,
     killed_for_memory,
@@ -118,7 +119,9 @@ _FILE = re.compile(r"No such file.*\.\w{1,8}['\"]")
 
 
 def _of_path(head: str) -> tuple[str, ...]:
-    """Fixes by what is missing: a name with the time in it, which each rank makes for itself; a file; a folder."""
+    """Fixes by what is missing: what another node wrote; a name with the time in it, which each rank makes for itself; a file; a folder."""
+    if names_cause(head, "cause.file_not_shared"):
+        return ("gather",)
     if _TIME_STAMP.search(head):
         return ("one name", "wait")
     return ("wait", "folder") if _FILE.search(head) else ("folder", "wait")
@@ -248,7 +251,7 @@ def user_exception(s: Situation) -> Found | None:
     first = first_exception(s)
     if first is None:
         return _unhandled(s)
-    is_forked = _is_of_a_fork(first)
+    is_forked = is_of_a_fork(first)
     if first.names(*SPECIAL) or is_file_race(s, first) or (is_not_of_the_program(first.text) and not is_forked):
         return None
     if is_of_objects(first) or _is_of_plumbing(first) or _only_waited(s, first) or known_of(first.error) is not None:
@@ -278,12 +281,6 @@ def _lost(s: Situation, first: FirstException) -> Found | None:
     words |= {"at": w.at(lost.at)}
     found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
     return replace(found, location=lost.at)
-
-
-def _is_of_a_fork(first: FirstException) -> bool:
-    """Whether a loader's worker could not begin to use the device: it was forked from a process that had."""
-    is_worker = any(f.file.replace("\\", "/").endswith("utils/data/_utils/worker.py") for f in first.error.frames)
-    return is_worker and "CUDA error: initialization error" in first.text
 
 
 def _is_of_plumbing(first: FirstException) -> bool:
