@@ -24,7 +24,8 @@ _REPORTS = lazy_pattern(
     r"\bSee (?:the )?(?:stack trace|root cause|traceback|logs?|error)s? (?:above|for)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
     r"\bExecutor failed\.$|Worker failed with error '|there are other ranks that didn't finish|"
-    r"\bProcess \d+ (?:exited|terminated) with (?:error|exit) code\b"
+    r"\b[Pp]rocess \d+ (?:(?:exited|terminated) with (?:error|exit) code|terminated with signal)\b|"
+    r"[Bb]ackground workers? (?:is|are) (?:no longer alive|6 feet under)"
 )
 _ASKED_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
 # A rank that lost a peer prints a step or so that it had made before.

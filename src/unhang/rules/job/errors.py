@@ -31,6 +31,7 @@ from unhang.rules.failure import (
     is_before,
     is_file_race,
     is_half_written,
+    is_of_a_fork,
     is_of_objects,
     is_read_from_log,
     killed_for_memory,
@@ -54,7 +55,7 @@ from unhang.rules.log_lines import (
     ranks_of_pids,
 )
 
-_WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading"), (-9, 137)
+_WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading", "work.saving"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _LOADS = re.compile(
     r"(?i)\b(?:(?:re|pre|down)?load|read|cach|prepar|preprocess|tokeni[sz]|packing|map\b|generating \w+ split)"
@@ -118,7 +119,9 @@ _FILE = re.compile(r"No such file.*\.\w{1,8}['\"]")
 
 
 def _of_path(head: str) -> tuple[str, ...]:
-    """Fixes by what is missing: a name with the time in it, which each rank makes for itself; a file; a folder."""
+    """Fixes by what is missing: what another node wrote; a name with the time in it, which each rank makes for itself; a file; a folder."""
+    if names_cause(head, "cause.file_not_shared"):
+        return ("gather",)
     if _TIME_STAMP.search(head):
         return ("one name", "wait")
     return ("wait", "folder") if _FILE.search(head) else ("folder", "wait")
@@ -151,7 +154,7 @@ def _is_the_end(s: Situation, events: Sequence[LogEvent]) -> bool:
 
 @rule("host-out-of-memory")
 def host_out_of_memory(s: Situation) -> Found | None:
-    """The first crash, if the kernel or a scheduler says why; an exception; or a SIGKILL while something was loaded."""
+    """The first crash, if the kernel or a scheduler says why; an exception; or a SIGKILL while something was loaded or saved."""
     failure = first_crash(s)
     if failure is not None and not is_read_from_log(failure):
         return found_at_failures(s, (failure,), 0.93, say="crash") if killed_for_memory(s, failure) else None
@@ -215,7 +218,7 @@ def _is_kill(e: LogEvent) -> bool:
 
 
 def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
-    """A death by SIGKILL before any step, or after a line on loading or preparing data, with no word of another reason."""
+    """A death by SIGKILL before any step, or after a line on loading, saving or preparing data, with no word of another reason."""
     deaths = [e for e in s.events.of("ending.", "elastic.worker_failed") if _is_kill(e)]
     others = [e for e in s.events.of("ending.lightning_child") if e["code"] not in ("-9", "137")]
     if not deaths or others or s.events.has("watchdog.", "shm.", "cuda."):
@@ -237,6 +240,7 @@ _PLUMBING = re.compile(
     r"(?:^|/)(?:torch/(?:distributed/(?:distributed_c10d|rendezvous|c10d_logger|elastic/)|cuda/(?:__init__|nccl)\.py)"
     r"|(?:pynccl\w*|cuda_communicator|shm_broadcast)\.py|deepspeed/comm/|horovod/|multiprocessing/(?:connection|managers)\.py)"
 )
+_SAYS_FORKED = "Cannot re-initialize CUDA in forked subprocess"  # what torch says of it where it can tell
 # What the watchdog throws after a wait, to end the process.
 _OF_A_WATCHDOG = re.compile(r"DistBackendError|watchdog thread terminated")
 
@@ -247,7 +251,8 @@ def user_exception(s: Situation) -> Found | None:
     first = first_exception(s)
     if first is None:
         return _unhandled(s)
-    if first.names(*SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
+    is_forked = is_of_a_fork(first)
+    if first.names(*SPECIAL) or is_file_race(s, first) or (is_not_of_the_program(first.text) and not is_forked):
         return None
     if is_of_objects(first) or _is_of_plumbing(first) or _only_waited(s, first) or known_of(first.error) is not None:
         return None
@@ -255,7 +260,8 @@ def user_exception(s: Situation) -> Found | None:
     if confidence < 0.5:
         return None
     words = {"type": first.error.type, "head": first.head}
-    fixes = (of_error(first.error, first.frame) or "mend", "no timeout")
+    said = replace(first.error, message=_SAYS_FORKED) if is_forked else first.error
+    fixes = (of_error(said, first.frame) or "mend", "no timeout")
     found = _lost(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found

@@ -138,7 +138,8 @@ def ib_roce_config(s: Situation) -> Found | None:
         events = in_order(changed, retried)
         say = f"{'changed' if events[0].kind == 'rdma.gid_change' else 'retried'}/changed"
         return found_in(s, events, 0.93 if retried else 0.62, (), say=say, fixes=("addresses", "gid", "timeout"))
-    is_known = bool(retried) and (_is_roce(s, retried) or s.events.has("nccl.ib_device"))
+    is_ib = s.events.has("nccl.ib_device") or any(e["network"] == "IB" for e in s.events.of("nccl.channel_net"))
+    is_known = bool(retried) and (is_ib or _is_roce(s, retried))
     if is_known and not somebody_died(s, retried) and not _has_worked(s, retried[0]):
         return found_in(s, retried, 0.68, (), say="retried", fixes=("gid", "same", "rails"))
     networks = _different_networks(s) if in_trouble(s) and not retried else ()
