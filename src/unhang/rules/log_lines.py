@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import SeenError, errors_of, ranks_of
+from unhang.analyze.first_errors import SeenError, errors_of, outlived, ranks_of
 from unhang.analyze.log_progress import bar_name, elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
@@ -93,8 +93,8 @@ def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
 
 
 def failed_alone(s: Situation) -> tuple[int, ...]:
-    """Whom a launcher saw fail: those that ended with one code of their own, if all others were only told to end; whom mpirun saw end first."""
-    ended = s.events.of("ending.mpirun_exit", "ending.mpirun")
+    """Whom a launcher saw fail: those that ended with one code of their own, if all others were only told to end; whom a launcher names as the first to end."""
+    ended = s.events.of("ending.mpirun_exit", "ending.mpirun", "ending.shard")
     if ended and ended[0].rank is not None:
         return (ended[0].rank,)
     codes = {r: e.exit.code for r, e in s.case.ranks.items() if e.exit is not None and e.exit.code not in _TOLD_TO_END}
@@ -356,6 +356,11 @@ def sure_beside(s: Situation, confidence: float, events: Iterable[LogEvent] = ()
     first = first_exception(s)
     is_said_there = first is not None and first.seen is not None and any(is_line_of(first.seen, e) for e in events)
     return min(confidence, BESIDE_ANOTHER_ERROR) if has_other_error(s) and not is_said_there else confidence
+
+
+def not_outlived(s: Situation, events: Iterable[LogEvent]) -> list[LogEvent]:
+    """The events after which the training moved no more: what failed before, it did without."""
+    return [e for e in events if not outlived(s, e)]
 
 
 def is_line_of(error: SeenError, event: LogEvent) -> bool:

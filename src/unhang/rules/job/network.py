@@ -12,11 +12,12 @@ from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import in_trouble, somebody_died
-from unhang.rules.log_lines import found_in, in_order, on_nodes, ranks_in
+from unhang.rules.log_lines import found_in, in_order, not_outlived, on_nodes, ranks_in
 
 # Of locked memory.
 _NOT_LOCKED = ("rdma.register_no_memory", "rdma.create_no_memory")
 _WARNING = "rdma.memlock_warning"
+_OF_UCX, _PRINTS_ON = "UCX", 3
 # Of adapters and their links.
 _ADAPTER = ("rdma.device_fatal", "rdma.adapter_failed")
 _DOWN = ("rdma.port_error", "rdma.link_down")
@@ -76,10 +77,10 @@ _DECIDING = {
 @rule("memlock-limit")
 def memlock_limit(s: Situation) -> Found | None:
     """Failed registrations; the warning alone only where the job is in trouble with RDMA."""
-    events = s.events.of(*_NOT_LOCKED, _WARNING)
+    events = not_outlived(s, s.events.of(*_NOT_LOCKED, _WARNING))
     kinds = {e.kind for e in events}
     has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
-    if not kinds or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
+    if not kinds or _is_only_probed(s, events) or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
         return None
     if kinds == {_WARNING}:
         confidence = 0.6
@@ -89,6 +90,14 @@ def memlock_limit(s: Situation) -> Found | None:
         confidence = 0.88 if "rdma.register_no_memory" in kinds else 0.8
     limit = next((e["limit"] or f"{e['kbytes']} kB" for e in events if e["limit"] or e["kbytes"]), "")
     return found_in(s, events, confidence, words={"limit": f" ({limit})" if limit else ""})
+
+
+def _is_only_probed(s: Situation, events: Sequence[LogEvent]) -> bool:
+    """Whether UCX alone complains, which is asked also where another way is taken then, and the program prints on with nothing else wrong."""
+    if not all(_OF_UCX in e.text for e in events) or errors_of(s) or any(e.says for e in s.events if e not in events):
+        return False
+    behind = [x for x in s.case.log[events[-1].order + 1 :] if x.text.strip() and _OF_UCX not in x.text]
+    return len(behind) >= _PRINTS_ON
 
 
 def _retried(s: Situation) -> list[LogEvent]:
@@ -128,7 +137,7 @@ _NCCL_FAILED = re.compile(r"\bNCCL error|\bnccl(?:Invalid|System|Internal|Remote
 @rule("ib-roce-config")
 def ib_roce_config(s: Situation) -> Found | None:
     """What speaks for the configuration, and not for a link or a dead peer."""
-    named, retried = s.events.of("rdma.modify_qp_failed", "rdma.wrong_type"), _retried(s)
+    named, retried = not_outlived(s, s.events.of("rdma.modify_qp_failed", "rdma.wrong_type")), _retried(s)
     if named:
         return _not_connected(s, named)
     if s.events.has(*_ADAPTER, *_DOWN):
@@ -203,7 +212,7 @@ def network_interface(s: Situation) -> Found | None:
     found = in_order(s.events.of(*_NAMED), addressless, failed, retries)
     if any(e.kind == "gloo.connect_failed" for e in found):
         found = in_order(found, (e for e in s.events.of(_FELL_BACK) if "loopback" in e.text))
-    events = found or _on_a_link_only(s)
+    events = not_outlived(s, found or _on_a_link_only(s))
     if not events or named_interface(s):
         return None
     best = max(events, key=_weight)
@@ -318,7 +327,7 @@ def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:
 @rule("misconfigured-env")
 def misconfigured_env(s: Situation) -> Iterator[Found]:
     """The deciding lines; else pieces of different size, with the settings that differ, of which both ends are to blame."""
-    deciding = s.events.of(*(f"environment.{name}" for name in _DECIDING))
+    deciding = not_outlived(s, s.events.of(*(f"environment.{name}" for name in _DECIDING)))
     if deciding:
         first = deciding[0]
         say = first.kind.removeprefix("environment.")
