@@ -27,6 +27,7 @@ _MOST_NODES = 3
 _LEAST_QUIET_S, _LEAST_LIMIT_S, _MOST_OF = 600, 300, 0.5
 _BARE = re.compile(r"\+ (?:\w+=\S* )*(?:\S*/)?python")
 _TOLD_TO_END = (None, 0, -15, -9)
+_OF_UCX, _PRINTS_ON = "UCX", 3
 
 
 def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceLine, ...]:
@@ -361,6 +362,18 @@ def sure_beside(s: Situation, confidence: float, events: Iterable[LogEvent] = ()
 def not_outlived(s: Situation, events: Iterable[LogEvent]) -> list[LogEvent]:
     """The events after which the training moved no more: what failed before, it did without."""
     return [e for e in events if not outlived(s, e)]
+
+
+def only_probed(s: Situation, events: Sequence[LogEvent]) -> bool:
+    """Whether UCX alone complains, which is asked also where another way is taken then, and the program prints on with nothing else wrong."""
+    if (
+        not all(_OF_UCX in e.text for e in events)
+        or errors_of(s)
+        or any(e.says and _OF_UCX not in e.text for e in s.events)
+    ):
+        return False
+    behind = [x for x in s.case.log[events[-1].order + 1 :] if x.text.strip() and _OF_UCX not in x.text]
+    return len(behind) >= _PRINTS_ON
 
 
 def is_line_of(error: SeenError, event: LogEvent) -> bool:

@@ -97,7 +97,7 @@ def _crash_in_log(s: Situation) -> Found | None:
     lines = [e for e in crashes if _is_crash(e) and not _is_end_of_wait(e, waited)]
     if (end is None and not lines) or (lines and went_further(s.events, lines[-1])):
         return None
-    ranks = crashed or ranks_in(lines) or rank_of_actor(s)
+    ranks = crashed or ranks_in(lines) or rank_of_actor(s) or ranks_in(s.events.of("ending.shard")[:1])
     seen = [EvidenceLine(f"rank {r} exit", f"code {end.code}, seen by the launcher", end.line) for r in crashed if end]
     is_felt = s.events.has(*_PEER_LOST, "ending.spawned") or any(is_communication_error(e.error) for e in errors_of(s))
     for_it = bool(lines) and any(e.order >= lines[0].order for e in s.events.of("ending.others"))

@@ -12,12 +12,11 @@ from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import in_trouble, somebody_died
-from unhang.rules.log_lines import found_in, in_order, not_outlived, on_nodes, ranks_in
+from unhang.rules.log_lines import found_in, in_order, not_outlived, on_nodes, only_probed, ranks_in
 
 # Of locked memory.
 _NOT_LOCKED = ("rdma.register_no_memory", "rdma.create_no_memory")
 _WARNING = "rdma.memlock_warning"
-_OF_UCX, _PRINTS_ON = "UCX", 3
 # Of adapters and their links.
 _ADAPTER = ("rdma.device_fatal", "rdma.adapter_failed")
 _DOWN = ("rdma.port_error", "rdma.link_down")
@@ -80,7 +79,7 @@ def memlock_limit(s: Situation) -> Found | None:
     events = not_outlived(s, s.events.of(*_NOT_LOCKED, _WARNING))
     kinds = {e.kind for e in events}
     has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
-    if not kinds or _is_only_probed(s, events) or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
+    if not kinds or only_probed(s, events) or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
         return None
     if kinds == {_WARNING}:
         confidence = 0.6
@@ -90,14 +89,6 @@ def memlock_limit(s: Situation) -> Found | None:
         confidence = 0.88 if "rdma.register_no_memory" in kinds else 0.8
     limit = next((e["limit"] or f"{e['kbytes']} kB" for e in events if e["limit"] or e["kbytes"]), "")
     return found_in(s, events, confidence, words={"limit": f" ({limit})" if limit else ""})
-
-
-def _is_only_probed(s: Situation, events: Sequence[LogEvent]) -> bool:
-    """Whether UCX alone complains, which is asked also where another way is taken then, and the program prints on with nothing else wrong."""
-    if not all(_OF_UCX in e.text for e in events) or errors_of(s) or any(e.says for e in s.events if e not in events):
-        return False
-    behind = [x for x in s.case.log[events[-1].order + 1 :] if x.text.strip() and _OF_UCX not in x.text]
-    return len(behind) >= _PRINTS_ON
 
 
 def _retried(s: Situation) -> list[LogEvent]:
