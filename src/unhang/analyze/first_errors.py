@@ -23,8 +23,8 @@ _REPORTS = lazy_pattern(
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"\bSee (?:the )?(?:stack trace|root cause|traceback|logs?|error)s? (?:above|for)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
-    r"\bExecutor failed\.$|Worker failed with error '|ChildProcessError: worker died$|Error: Worker \d+ has failed\.$|\bscheduler died during initialization|"
-    r"there are other ranks that didn't finish|"
+    r"\bExecutor failed\.$|Worker failed with error '|ChildProcessError: worker died$|RuntimeError: cancelled$|Error: Worker \d+ has failed\.$|"
+    r"\bscheduler died during initialization|there are other ranks that didn't finish|"
     r"\bProcess \d+ (?:exited|terminated) with (?:error|exit) code\b"
 )
 _ASKED_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")

@@ -48,8 +48,8 @@ class Traceback:
     """One exception. `frames` are outermost first, as in the text. `owner`: the rank that raised it, where known.
 
     `before`: those that it followed in a chain, the first ones. `is_cause`: the next one was raised from it. `has_head`: the text began with the
-    line that every traceback begins with, or with that of a task of Ray and a frame. `is_ignored`: Python printed it for an exception that it could not raise. `raised_anew`: what
-    stands above it, and is the same, as another process or thread raised it.
+    line that every traceback begins with, or with that of a task of Ray (`is_task`) and a frame. `is_ignored`: Python printed it for an exception
+    that it could not raise. `raised_anew`: what stands above it, and is the same, as another process or thread raised it.
     """
 
     type: str = ""
