@@ -15,6 +15,7 @@ from unhang.analyze.log_progress import bar_name, elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs import kinds_in
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
 from unhang.rules.base import Found
@@ -28,6 +29,7 @@ _LEAST_QUIET_S, _LEAST_LIMIT_S, _MOST_OF = 600, 300, 0.5
 _BARE = re.compile(r"\+ (?:\w+=\S* )*(?:\S*/)?python")
 _TOLD_TO_END = (None, 0, -15, -9)
 _OF_UCX, _PRINTS_ON = "UCX", 3
+_OF_FAILURE = lazy_pattern(r"(?i)error|fail|abort|fatal|killed|exited with")
 
 
 def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceLine, ...]:
@@ -372,8 +374,8 @@ def only_probed(s: Situation, events: Sequence[LogEvent]) -> bool:
         or any(e.says and _OF_UCX not in e.text for e in s.events)
     ):
         return False
-    behind = [x for x in s.case.log[events[-1].order + 1 :] if x.text.strip() and _OF_UCX not in x.text]
-    return len(behind) >= _PRINTS_ON
+    behind = [x.text for x in s.case.log[events[-1].order + 1 :] if x.text.strip() and _OF_UCX not in x.text]
+    return len(behind) >= _PRINTS_ON and not any(_OF_FAILURE.search(text) for text in behind)
 
 
 def is_line_of(error: SeenError, event: LogEvent) -> bool:

@@ -30,6 +30,7 @@ CASES = {
             "UCX alone, which was asked and then not taken: the program prints on",
         ),
         Fires(log_case(_OF_UCX + "Starting\nRuntimeError: it failed\n"), ()),
+        Fires(log_case(_OF_UCX + "pml_ucx.c:309  Error: Failed to create UCP worker\nMPI_Init\naborted\n"), ()),
         Quiet(log_case(_OF_UCX + _STEPS), "the training moved on without it"),
     ),
 }

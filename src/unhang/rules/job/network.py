@@ -71,6 +71,7 @@ _DECIDING = {
     "no_network": (0.9, ("free-choice", "loadable")),
     "no_plugin": (0.75, ("free-choice", "loadable")),
 }
+_FORCED = ("NCCL_ALGO", "NCCL_PROTO")
 
 
 @rule("memlock-limit")
@@ -335,6 +336,11 @@ def misconfigured_env(s: Situation) -> Iterator[Found]:
         culprits = None if say == "refused" else ()
         events = [e for e in deciding if e.kind == first.kind]
         yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes)
+        return
+    forced = [e for e in s.events.of("environment.nccl_set") if e["name"] in _FORCED]
+    if forced and (no_way := not_outlived(s, s.events.of("environment.no_way"))):
+        words = {name: forced[0][name] for name in ("name", "value")}
+        yield found_in(s, [forced[0], *no_way], 0.9, (), words=words, say="no_way", fixes=("unforced",))
         return
     addresses = [e for e in s.events.of("gloo.no_interface") if _IS_ADDRESS.fullmatch(e["interface"])]
     if addresses:
