@@ -179,3 +179,17 @@ def test_a_task_of_ray_is_a_traceback_also_with_an_exception_of_no_name_of_its_o
     assert found.location is not None
     assert found.location.line == 128
     assert judge(log_case("ray::Inner.train() (pid=5012) is idle\nstep 1\nException: none so far\n")).findings == ()
+
+
+def test_what_a_colon_at_the_end_of_a_message_announces_belongs_to_it() -> None:
+    raised = [
+        "RuntimeError: Critical error in pipeline:",
+        "Error when executing Mixed operator ImageDecoder encountered:",
+        "CUDA allocation failed",
+    ]
+    log = "\n".join([*plain(raised[0]), *raised[1:], "Current pipeline object is no longer valid."])
+    assert judge(log_case(log)).findings[0].cause == "gpu-oom"
+    assert (
+        judge(log_case("\n".join([*plain(raised[0]), "step 8 loss 2.1", raised[2]]))).findings[0].cause
+        == "user-exception"
+    )

@@ -75,7 +75,7 @@ class TracebackReader:
     """Takes the lines of one stream, without prefix. `found` holds, of each chain of exceptions, the last."""
 
     def __init__(self, many_lines: bool = True, owner: int | None = None) -> None:
-        """`many_lines`: the lines after the exception belong to its message (no other writer shares the stream)."""
+        """`many_lines`: the lines after the exception belong to its message (no other writer shares the stream); else what a colon announces does."""
         self.owner = owner
         self.found: list[Traceback] = []
         self._open: Traceback | None = None
@@ -146,7 +146,7 @@ class TracebackReader:
         current = self._open
         assert current is not None
         is_over = not line.strip() or line.startswith(_BACKTRACE) or len(current.message) >= MAX_MESSAGE_LINES
-        if is_over or not self._many_lines:
+        if is_over or not (self._many_lines or current.message[-1].endswith(":")):
             self._open = None
             return False
         current.message.append(line)
