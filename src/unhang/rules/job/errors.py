@@ -47,6 +47,7 @@ from unhang.rules.log_lines import (
     found_in,
     is_not_of_the_program,
     known_of,
+    not_outlived,
     only_rank,
     quote,
     rank_of_actor,
@@ -93,7 +94,7 @@ def fd_exhaustion(s: Situation) -> Found | None:
         return found_at_first(s, seen, 0.95, say="failed")
     if first is not None:
         return None
-    events = s.events.of("fabric.too_many_files")
+    events = not_outlived(s, s.events.of("fabric.too_many_files"))
     if events and (in_trouble(s) or any(e["failed"] for e in events)):
         return found_in(s, events, 0.95, say="line")
     return None
@@ -163,7 +164,7 @@ def host_out_of_memory(s: Situation) -> Found | None:
         return None
     if grown := _grown_until_killed(s):
         return _killed(s, grown, 0.85, "grown")
-    sure = s.events.of("oom.kernel", "oom.slurm", "oom.pod", "oom.ray")
+    sure = not_outlived(s, s.events.of("oom.kernel", "oom.slurm", "oom.pod", "oom.ray"))
     if sure:
         return _killed(s, sure, 0.95, "sure")
     if first is not None and first.names("cause.host_memory"):
