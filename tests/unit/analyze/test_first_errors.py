@@ -168,6 +168,14 @@ def test_as_many_exceptions_as_ranks_are_of_all():
     assert whose(world + TRACE + "ValueError: bad\n") == ()
 
 
+@pytest.mark.parametrize(("size", "ranks"), [(2, (0, 1)), (4, (3,))])
+def test_all_have_raised_though_the_launcher_saw_one_end_first(size, ranks):
+    s = situation(f"using world size: {size}, backend: nccl\n" + (TRACE + "ValueError: bad\n") * 2 + END)
+    first = first_error(s)
+    assert first is not None
+    assert ranks_of(s, first) == ranks
+
+
 def test_two_ranks_that_raise_in_one_line_have_one_fault():
     two = on_rank(1, TRACE + "FileNotFoundError: [Errno 2] No such file or directory: 'a'")
     two += on_rank(3, TRACE + "FileNotFoundError: [Errno 2] No such file or directory: 'b.bin'")

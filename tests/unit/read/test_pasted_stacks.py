@@ -35,6 +35,14 @@ def test_the_main_thread_of_py_spy_wherever_it_stands():
     assert [str(f) for f in stack.frames] == ["train.py:41 in step", "train.py:9 in main"]
 
 
+@pytest.mark.parametrize("prompt", ["", "$ ", "[ops@gpu-n03 ~]$ ", "root@gpu-n03:/work# "])
+def test_a_command_at_a_prompt_tells_the_rank_behind_it(prompt: str):
+    (stack,) = read(
+        f'{prompt}py-spy dump --pid 77 | head -20     # rank 17\nThread 77 (idle): "MainThread"\n    step (train.py:41)\n'
+    )
+    assert stack.ranks == (17,)
+
+
 def test_the_stack_of_a_failed_collective_goes_on_without_the_name_of_its_rank():
     head = "[rank{}]:[E606 09:09:08.170090097 ProcessGroupNCCL.cpp:801] Stack trace of the failed collective: \n"
     frames = "#0 all_gather from /env/torch/distributed/distributed_c10d.py:4124\n#1 main from /app/train.py:{}\n"

@@ -31,7 +31,7 @@ _HEADING = re.compile(
 )
 # The command that somebody ran for a rank, with its name behind.
 _COMMAND = re.compile(
-    r"^[#=*\s\-\[(+$>]*(?:\S+ )?(?P<tool>py-spy|gdb|pstack|eu-stack)\b.{0,120}\brank[ _:=#]*(?P<rank>\d{1,7})\b",
+    r"^(?:[\[(]?[\w.@:~/-]{1,80}(?: [\w~/.-]{1,80})?[\])]?[$#>] |[#=*\s\-\[(+$>]*(?:\S+ )?)(?P<tool>py-spy|gdb|pstack|eu-stack)\b.{0,120}\brank[ _:=#]*(?P<rank>\d{1,7})\b",
     re.IGNORECASE,
 )
 _PROCESS = re.compile(r"^\s*Process (?P<pid>\d+): (?P<command>.+)$")
