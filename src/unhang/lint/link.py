@@ -287,9 +287,11 @@ class Link(Makers):
 
     @cached_property
     def meeting_properties(self) -> set[str]:
-        """Names of properties that make collectives themselves."""
-        functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
-        return {f.name for f in functions if f.is_property and not known.MEETS.isdisjoint(f.words)}
+        """Names of properties that make collectives themselves, or in what they call."""
+        functions = [f for of in self.project.files for f in of.functions]
+        makers = {f.name for f in functions if not known.MEETS.isdisjoint(f.words) and f.inside <= 0} - _NO_NAMES
+        words = known.MEETS | makers
+        return {f.name for f in functions if f.decorators and f.owner and f.is_property and not words.isdisjoint(f.words)}
 
     @cached_property
     def by_threads(self) -> dict[Kept, Value]:

@@ -187,7 +187,8 @@ class Passing(Operators):
             names = self.function.parameters  # it may be another function's, kept in a tuple
             return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
         if isinstance(e, Ref):
-            return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
+            path = v.sort[1] if v.kind == "ext" and "." in v.sort[1] else e.path  # `group = dist.group.WORLD`, before
+            return "" if path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         if not isinstance(e, Call) or not isinstance(e.func, Ref):
             return "?"
         return f"{e.func.path}({'+cp' if e.given('with_context_parallel') == Const(True) else ''})"

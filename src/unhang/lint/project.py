@@ -329,11 +329,25 @@ def _is_of_rank(test: Expr) -> bool:
         case Op(op="or", parts=parts):
             others = [p for p in parts if not _is_of_rank(p)]
             return len(others) < len(parts) and all(map(_is_not_distributed, others))
-        case Op(op="==", parts=[Ref() | Call() as of, Const(value=0)]) | (Ref() | Call() as of):
+        case Op(op="==", parts=[Ref() | Call() | Op() as of, Const(value=0 | "0")]) | (Ref() | Call() as of):
+            if isinstance(of, Call) and of.func == Ref("int") and len(of.args) == 1:
+                of = of.args[0]
+            if (name := variable_asked(of)) is not None:
+                return known.rank_kind(name.lower()) is not None and isinstance(test, Op)
             path = of.func if isinstance(of, Call) else of
             kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
             return kind is not None and (isinstance(test, Op) or kind == "zero")
     return False
+
+
+def variable_asked(e: Expr) -> str | None:
+    """The variable of the environment that is asked for: `os.environ["RANK"]`, `os.getenv("RANK", 0)`; None: something else is."""
+    match e:
+        case Op(op="[]", parts=[Ref(path="os.environ"), Const(value=str() as name)]):
+            return name
+        case Call(func=Ref(path="os.environ.get" | "os.getenv"), args=[Const(value=str() as name), *_]):
+            return name
+    return None
 
 
 def _is_not_distributed(test: Expr) -> bool:
