@@ -9,7 +9,7 @@ from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph
-from unhang.lint.ir import Attr, Call, Const, Found, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.single import found_in_call
@@ -19,6 +19,7 @@ from unhang.lint.special import (
     is_own_path,
     is_plain_method,
     is_share,
+    leaves_of,
     makes_batches,
     prepared,
     text_of,
@@ -54,7 +55,7 @@ _PURE = {
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
 _GO_THROUGH = {"iter", "enumerate", "zip", "list", "tuple", "sorted", "map", "tqdm.tqdm", "tqdm.auto.tqdm"}
-_SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
+_SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply", "clone"}  # fmt: skip
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
@@ -110,8 +111,7 @@ class Calls(Passing):
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
-            return PLAIN if is_alone else Value(sort=("wrap", "metric"))
+            return self._metric(node)
         sort, kind = callee.sort, callee.kind
         if kind == "one of":
             return self._one_of(node, sort[1], args, name)
@@ -163,7 +163,7 @@ class Calls(Passing):
                 return prepared(node)
         if sort in (sorts.DRAWS, sorts.GENERATOR):
             return drawn(self, owner, base, name, args)
-        if kind in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
+        if (kind in ("wrap", "obj") or sort == sorts.ALONE) and name in _SAME_OBJECT:  # `Net().to(device)`
             return base
         if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
             self._of_param(node, sort[1], name, args, name)
@@ -180,6 +180,20 @@ class Calls(Passing):
         if full.startswith("torch.distributed.nn."):  # its backward meets as well
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
+
+    def _metric(self, node: Call) -> Value:
+        """A metric of torchmetrics. It meets where it is computed, unless it, or each of which it is made, is told to keep to itself."""
+        told = {self._meets_alone(e) for a in node.args for e in leaves_of(a)} - {None}
+        is_alone = node.given("sync_on_compute") == Const(False) or told == {True} or not self.link.is_parallel
+        return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
+
+    def _meets_alone(self, e: Expr) -> bool | None:
+        """Whether a metric of which another one is made keeps to itself; None: it is no metric."""
+        if isinstance(e, Call):
+            is_metric = isinstance(e.func, Ref) and self.link.full_of(self.ref(e.func.path)).startswith("torchmetrics.")
+            return e.given("sync_on_compute") == Const(False) if is_metric else None
+        sort = self.ref(e.path).sort if isinstance(e, Ref) else None
+        return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""

@@ -32,3 +32,4 @@ RAW = ("raw",)  # the module inside a wrapper
 FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's own batch: perhaps nothing is
 OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
 AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
+ALONE = ("alone",)  # a metric that keeps to itself where it is computed

@@ -306,6 +306,13 @@ def paths_in(e: Expr) -> set[str]:
     return set()
 
 
+def leaves_of(e: Expr) -> list[Expr]:
+    """What a list or a dictionary is made of, one within another, without the keys."""
+    if not isinstance(e, Op) or e.op not in ("seq", "dict"):
+        return [e]
+    return [leaf for part in e.parts for leaf in leaves_of(part) if not isinstance(leaf, Const)]
+
+
 def line_of(e: Expr) -> int:
     """The line of the first call in it, 0: there is none."""
     todo = [e]
