@@ -164,7 +164,9 @@ class Calls(Passing):
         if sort in (sorts.DRAWS, sorts.GENERATOR):
             return drawn(self, owner, base, name, args)
         if (kind in ("wrap", "obj") or sort == sorts.ALONE) and name in _SAME_OBJECT:  # `Net().to(device)`
-            return base
+            return self._replica(base) if self.link.has_replicas and name == "to" else base
+        if kind == "layer" and self.link.has_replicas and name == "to":
+            return self._replica(base)
         if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
             self._of_param(node, sort[1], name, args, name)
         if kind in ("out", "of") and name == "backward":
@@ -194,6 +196,11 @@ class Calls(Passing):
             return e.given("sync_on_compute") == Const(False) if is_metric else None
         sort = self.ref(e.path).sort if isinstance(e, Ref) else None
         return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
+
+    def _replica(self, v: Value) -> Value:
+        """A module on the device of its core: what it gives is of this rank's batch, as with a wrapper."""
+        is_module = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+        return Value(sort=("wrap", "replica"), const=v.sort[:3]) if is_module else v
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
@@ -363,6 +370,8 @@ class Calls(Passing):
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
         if not self.no_sync:
             place = self.place(node, "backward")
+            if sort == ("out", "replica"):
+                return PLAIN
             if sort[0] == "out":
                 self.emit(Effect("backward", "", (place,), sort[1].partition(" ")[0]))
             else:

@@ -169,6 +169,7 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "load_checkpoint": "load",
         "save_16bit_model": "save",
     },
+    "replica": {"()": "", "forward": ""},  # without a wrapper: the optimizer, or a call before its step, reduces
     "hf model": {"()": "forward", "forward": "forward", "generate": "forward"},  # sharded, where the trainer shards it
     "hf trainer": {"train": "fit", "evaluate": "fit", "predict": "fit", "save_model": "save"},
     "metric": {"compute": "all_gather", "sync": "all_gather"},

@@ -44,7 +44,8 @@ class Makers:
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
         if sort[0] == "out":
-            return (Effect("backward", "", (), sort[1].partition(" ")[0]),) if method == "backward" else ()
+            is_told = method == "backward" and sort[1] != "replica"
+            return (Effect("backward", "", (), sort[1].partition(" ")[0]),) if is_told else ()
         if sort[0] == "of":
             return (Effect("call", "", (), "", sort[1], method),) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
