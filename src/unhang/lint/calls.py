@@ -8,7 +8,7 @@ from typing import Any
 from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
-from unhang.lint.graphs import found_in_graph
+from unhang.lint.graphs import found_in_graph, graph_of
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
@@ -130,6 +130,10 @@ class Calls(Passing):
             return self._wrapped(node, sort[1], "()", args, name)
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
+        if name == "backward" and self.graphs:
+            of = func.base if isinstance(func := node.func, Attr) else node.args[0] if node.args else Ref(owner)
+            if (sort := graph_of(self, of)) is not None:
+                return self._backward(node, sort)
         made = known.method(owner, name) if owner else None
         own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
         if own is not None:  # a trainer of the project, not that of a library

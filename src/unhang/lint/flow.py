@@ -13,7 +13,7 @@ from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
 from unhang.lint.divergence import Cause, Exit
 from unhang.lint.doubts import works
-from unhang.lint.graphs import added
+from unhang.lint.graphs import added, note_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
     by_conditions,
@@ -194,6 +194,7 @@ class Frame(Blocks):
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
             value = Value(sort=sorts.PADDED) if is_filled else either(old, value)
+        note_graph(self, s, value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
         if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
             self.handles.append((kept, s.value))

@@ -84,6 +84,7 @@ class Names:
         self.uniform: set[str] = set()
         self.last_given: list[Value] = []  # what the call was given that was followed last
         self.has_limit = False
+        self.graphs: dict[str, tuple[Any, ...]] = {}  # names of what an unknown call has made of a wrapped module
         self.handles: list[tuple[str, Call]] = []
         self._pending: list[Pending] = []
         self._uneven_found: list[tuple[Found, Effect]] = []  # unless those that are done wait for the others
