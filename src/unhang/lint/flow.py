@@ -27,7 +27,7 @@ from unhang.lint.keeping import (
     place_of,
 )
 from unhang.lint.orders import fill_in_order
-from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
+from unhang.lint.samplers import ends_for_some, found_in_shares, is_filled_up, is_part_of
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
@@ -106,7 +106,9 @@ class Frame(Blocks):
             returned = none_on_some(returned, self._none_returned)
         if self.function.is_generator:
             passed = ("passes", self._passes_on[0]) if self._passes_on else sorts.ENDLESS if self._never_ends else None
-            returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
+            is_uneven = self._ends_unevenly or self._ends_by_rank
+            ends = sorts.ENDS_BY_RANK if self._ends_by_rank else ("share", "generator")
+            returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=passed)
         summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
@@ -282,6 +284,8 @@ class Frame(Blocks):
         if s.kind in ("yield", "continue") and self.function.is_generator and not self._endless:
             self._ends_unevenly |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
             self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
+        if s.kind in ("return", "break", "continue") and self.function.is_generator:
+            self._ends_by_rank |= any(ends_for_some(c) for c, *_ in self.conditions)
         if s.kind == "yield" and not self._endless:
             self._passes_on += self._over_parameters[-1:]
         if s.kind == "yield":

@@ -102,7 +102,7 @@ class Names:
         self._none_returned: list[tuple[bool, Value]] = []
         self._told_by = NO_PARAMS
         self._passes_on: list[int] = []
-        self._ends_unevenly = self._never_ends = False
+        self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)
 
     def _bind_parameters(self, given: frozenset[tuple[int, Value]]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import UNEVEN, Summary
+from unhang.lint.values import RANK, UNEVEN, Summary
 
 if TYPE_CHECKING:
+    from unhang.lint.divergence import Cause
     from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
@@ -21,6 +22,7 @@ _COUNTED = re.compile(
 _WORLD = re.compile(
     r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
 )
+_OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
 
 
 def is_part_of(e: Expr, whole: Expr) -> bool:
@@ -49,6 +51,12 @@ def is_rounded_up(op: str, parts: list[Expr]) -> bool:
     return paths_in(parts[1]) <= paths_in(parts[0])
 
 
+def ends_for_some(cause: Cause) -> bool:
+    """Whether a condition asks if there is anything left for this rank: `rank >= len(hands)`, but not `rank >= world_size`."""
+    is_asked = cause.value.dep & RANK and not cause.value.group and ("<" in cause.text or ">" in cause.text)
+    return bool(is_asked) and _OF_ALL.search(cause.text) is None
+
+
 def found_in_shares(frame: Operators, summary: Summary) -> None:
     """`yield from items[rank::world]` of a sampler: with a rest some ranks have one item more, unless they are counted somewhere."""
     function = frame.function
@@ -57,9 +65,12 @@ def found_in_shares(frame: Operators, summary: Summary) -> None:
     if _IS_ASKED.search(function.owner.lower()) or _IS_ASKED.search(frame.path.rpartition("/")[2].lower()):
         return
     project = frame.link.project
-    if not _is_sampler(project, frame.file, function.owner) or is_counted(project, frame.file, function.owner):
+    is_told = summary.returns.sort == sorts.ENDS_BY_RANK  # whatever it counts besides
+    if not _is_sampler(project, frame.file, function.owner):
         return
-    words = {"sampler": function.owner}
+    if not is_told and is_counted(project, frame.file, function.owner):
+        return
+    words = {"sampler": function.owner, "condition": function.owner}
     frame.link.report(frame.path, Found("LNT110", function.line, 1, words, [], [], False, "sampler"))
 
 

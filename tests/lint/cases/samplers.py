@@ -55,6 +55,43 @@ class Endless(Sampler):
             yield from torch.randperm(self.size).tolist()
 
 
+class Hands(Sampler):
+    def __init__(self, seconds, most, rank, world_size, drop_last=False):
+        self.seconds, self.most = seconds, most
+        self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
+
+    def deal(self, queue):
+        hand, used = [], 0.0
+        while queue and used < self.most:
+            hand.append(queue.pop())
+            used += self.seconds[hand[-1]]
+        return hand
+
+    def __iter__(self):  # LNT110
+        queue = list(range(len(self.seconds)))
+        while queue:
+            hands = [self.deal(queue) for _ in range(self.world_size) if queue]
+            if len(hands) < self.world_size and self.drop_last:
+                return
+            if self.rank >= len(hands):
+                break
+            yield hands[self.rank]
+
+
+class DealtAgain(Hands):
+    def __iter__(self):
+        if self.rank >= self.world_size:
+            return
+        queue = list(range(len(self.seconds)))
+        while queue:
+            hands = [self.deal(queue) for _ in range(self.world_size)]
+            if not all(hands):
+                if self.drop_last:
+                    return
+                hands = [hand or hands[0] for hand in hands]
+            yield hands[self.rank]
+
+
 class Lines(IterableDataset):
     def __iter__(self):
         with open("lines.txt") as file:
@@ -74,6 +111,14 @@ def trains_with(net, batches, rank, world_size):
         model(batch)  # LNT110
     loader = DataLoader(batches, batch_sampler=Cut(batches, world_size, rank))
     for batch in loader:
+        model(batch).mean().backward()
+
+
+def trains_by_hand(net, data, rank, world_size):
+    model = DistributedDataParallel(net)
+    for batch in DataLoader(data, batch_sampler=Hands(data.seconds, 200.0, rank, world_size)):
+        model(batch).mean().backward()  # LNT110
+    for batch in DataLoader(data, batch_sampler=DealtAgain(data.seconds, 200.0, rank, world_size)):
         model(batch).mean().backward()
 
 
