@@ -199,10 +199,13 @@ class Blocks(Branches):
         is_for = s.target is not None
         self._implied.append(0 if is_for else over.dep & RANK)
         self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
+        untils = [over.sort] if is_for and over.kind == "until" else []
+        self.untils += untils
         orders = [over.kind] if is_for and has_own_order(over) else []
         self.orders += orders
         self.rounds += [] if is_for else [over]
         end = self.block(s.body)
+        del self.untils[len(self.untils) - len(untils) :]
         del self.orders[len(self.orders) - len(orders) :]
         del self.rounds[len(self.rounds) - (not is_for) :]
         self._limits.pop()

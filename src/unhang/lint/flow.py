@@ -27,7 +27,7 @@ from unhang.lint.keeping import (
     place_of,
 )
 from unhang.lint.orders import fill_in_order
-from unhang.lint.samplers import ends_for_some, found_in_shares, is_filled_up, is_part_of
+from unhang.lint.samplers import ends_for_some, found_in_shares, is_filled_up, is_part_of, setting_asked
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
@@ -108,7 +108,7 @@ class Frame(Blocks):
             passed = ("passes", self._passes_on[0]) if self._passes_on else sorts.ENDLESS if self._never_ends else None
             is_uneven = self._ends_unevenly or self._ends_by_rank
             ends = sorts.ENDS_BY_RANK if self._ends_by_rank else ("share", "generator")
-            returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=passed)
+            returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=self._until or passed)
         summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
@@ -286,6 +286,12 @@ class Frame(Blocks):
             self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
         if s.kind in ("return", "break", "continue") and self.function.is_generator:
             self._ends_by_rank |= any(ends_for_some(c) for c, *_ in self.conditions)
+            if self._endless and self._is_uneven_round and s.kind != "continue":
+                self._until = self._until or setting_asked(self.conditions)
+        if s.kind == "yield" and self._endless:
+            self._is_uneven_round |= self._uneven_loops > 0
+        if s.kind == "yield":
+            self._until = self._until or next(iter(self.untils), None)
         if s.kind == "yield" and not self._endless:
             self._passes_on += self._over_parameters[-1:]
         if s.kind == "yield":

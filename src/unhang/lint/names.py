@@ -102,6 +102,9 @@ class Names:
         self._none_returned: list[tuple[bool, Value]] = []
         self._told_by = NO_PARAMS
         self._passes_on: list[int] = []
+        self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
+        self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
+        self._is_uneven_round = False  # what it gives in a round of its endless loop
         self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)
 

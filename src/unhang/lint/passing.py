@@ -13,7 +13,7 @@ from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
 from unhang.lint.operators import Operators
-from unhang.lint.samplers import holds_items
+from unhang.lint.samplers import ends_by_setting, holds_items
 from unhang.lint.settling import plain_length, raised_by_call, settle
 from unhang.lint.special import (
     given_of,
@@ -198,9 +198,14 @@ class Passing(Operators):
     def _constructor(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         target = self.link.project.method(sort[1], sort[2], "__init__")
         if target is not None:
-            parameters = self.link.project.function(*target).parameters
-            self.link.note_constructor(sort, parameters, given_of(node, parameters, 1, args))
+            function = self.link.project.function(*target)
+            given = given_of(node, function.parameters, 1, args)
+            self.link.note_constructor(sort, function.parameters, given)
             self._function(node, ("bound", *target), args, name)
+            goes = self.link.project.method(sort[1], sort[2], "__iter__")
+            returned = self.link.summary(*goes).returns if goes is not None else PLAIN
+            if ends_by_setting(self.link.project, sort, returned, lambda i: _worth(function, given, i)):
+                return Value(UNEVEN, sort=("obj", sort[1], sort[2]))
         else:  # of a data class
             fields = self.link.project.fields_of(sort[1], sort[2])
             plain = len(node.args) - len(node.names)
@@ -301,11 +306,13 @@ class Passing(Operators):
         asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else {*range(len(function.parameters))}
         for i, name in enumerate(function.parameters):
             v = _worth(function, given, i)
+            is_share_of = v.kind == "obj" and bool(v.dep & UNEVEN or items_of(self, v))  # to go through
+            v = v._replace(dep=v.dep | UNEVEN) if is_share_of else v
             is_plain = name[0] != "*" and (
-                value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
+                value_of_name(name) is PLAIN or ((is_share(v) or is_share_of) and value_of_name(name).sort == _LOADED)
             )
             parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
-            if is_plain and not by_rank and parts and v.kind in _CARRIED:
+            if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
                 out[i] = v

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
 from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import RANK, UNEVEN, Summary
+from unhang.lint.values import RANK, UNEVEN, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.divergence import Cause
@@ -22,6 +23,7 @@ _COUNTED = re.compile(
 _WORLD = re.compile(
     r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
 )
+_SETTING = re.compile(r"(not )?self\.(\w+)")
 _OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
 
 
@@ -55,6 +57,23 @@ def ends_for_some(cause: Cause) -> bool:
     """Whether a condition asks if there is anything left for this rank: `rank >= len(hands)`, but not `rank >= world_size`."""
     is_asked = cause.value.dep & RANK and not cause.value.group and ("<" in cause.text or ">" in cause.text)
     return bool(is_asked) and _OF_ALL.search(cause.text) is None
+
+
+def setting_asked(conditions: Sequence[tuple[Cause, int, int]]) -> tuple[str, str, bool] | None:
+    """By which attribute of its object a generator ends that goes round for ever otherwise, and what that is then: `if not self.repeat: return`."""
+    asked = _SETTING.fullmatch(conditions[-1][0].text) if len(conditions) == 1 else None
+    return ("until", asked[2], not asked[1]) if asked and not conditions[0][0].value.dep else None
+
+
+def ends_by_setting(project: Project, sort: tuple[Any, ...], returned: Value, worth: Callable[[int], Value]) -> bool:
+    """Whether an object of a class whose generator ends by a setting is made with that setting, and so with a share of the data."""
+    target = project.method(sort[1], sort[2], "__init__")
+    if returned.kind != "until" or target is None or is_counted(project, sort[1], sort[2]):
+        return False
+    function, (_, name, wanted) = project.function(*target), returned.sort
+    given = (n.value for n in function.bindings if Ref(f"self.{name}") in n.targets)
+    at = {function.parameters.index(e.path) for e in given if isinstance(e, Ref) and e.path in function.parameters}
+    return len(at) == 1 and worth(*at).const is wanted
 
 
 def found_in_shares(frame: Operators, summary: Summary) -> None:
