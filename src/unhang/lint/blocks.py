@@ -265,8 +265,11 @@ class Blocks(Branches):
         alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
-            if self.loops or s.target is None:
-                self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
-            else:
-                self._uneven_found.append((finding_of(cause, alone[0], self.path, is_loop=True), alone[0]))
+            first_of_each = {e.key: e for e in reversed(alone)}  # the caller knows which of them are collectives
+            for one in alone[:1] if alone[0].param < 0 else list(first_of_each.values())[::-1]:
+                found = finding_of(cause, one, self.path, is_loop=True)
+                if self.loops or s.target is None:
+                    self._report(found, one, True)
+                else:
+                    self._uneven_found.append((found, one))
             self.effects += [e for e in made if e not in alone]
