@@ -12,6 +12,7 @@ from unhang.lint.conditions import (
     asks_for_others,
     asks_for_rank,
     asks_for_shards,
+    asks_property,
     contradicts,
     implied,
     is_for_one_process,
@@ -114,6 +115,7 @@ class Branches(Calls):
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
         is_told = tells(s.test, condition) or is_of_first(self, s.test, condition) or asks_for_rank(self, s.test)
+        is_told = is_told or asks_property(self, s.test)
         cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=is_told)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)

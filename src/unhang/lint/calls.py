@@ -28,6 +28,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
+    DIFFERS,
     DOUBT,
     DRAWN,
     LOCAL,
@@ -130,6 +131,8 @@ class Calls(Passing):
             return self._wrapped(node, sort[1], "()", args, name)
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
+        if sort == sorts.RAW and self.link.project.drops_out and not self.link.project.is_evaluated(self.function):
+            return Value(mixed(*args).dep & DIFFERS | DRAWN, sort=None)
         if name == "backward" and self.graphs:
             of = func.base if isinstance(func := node.func, Attr) else node.args[0] if node.args else Ref(owner)
             if (sort := graph_of(self, of)) is not None:

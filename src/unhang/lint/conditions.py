@@ -163,6 +163,22 @@ def asks_for_rank(frame: Operators, test: Expr) -> bool:
     return any(frame.ref(p).sort == ("rank",) and not frame.ref(p).group for p in paths_in(test))
 
 
+def asks_property(frame: Operators, test: Expr) -> bool:
+    """Whether a condition is a property of an object of the project that says which rank this is, or of which part: `if self.stages.is_last`."""
+    match test:
+        case Op(op="not", parts=[inner]):
+            return asks_property(frame, inner)
+        case Ref(path=path) if "." in path:
+            owner, _, name = path.rpartition(".")
+            me = frame.ref(owner)
+            at = frame.link.project.method(me.sort[1], me.sort[2], name) if me.kind == "obj" else None
+            if at is None or not frame.link.project.function(*at).is_property:
+                return False
+            said = frame.link.summary(*at).returns
+            return said.dep == RANK and not said.group
+    return False
+
+
 def asked_for_itself(test: Expr) -> set[str]:
     """Names of which a condition asks whether they are true, or there: not what is compared with something."""
     match test:

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from unhang.lint import known
 from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, calls_in, nodes_in
-from unhang.lint.special import name_of
+from unhang.lint.special import name_of, paths_in
 
 _MOST_STEPS = 6
 _LEAST_WORD = 5
 _MOST_LIKE = 20
+_SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
+_OF_PROCESS = ("torch.manual_seed", "torch.cuda.manual_seed", "set_seed", "seed_everything", "accelerate.", "pl.", "L.", "lightning")
 # Three words that are no plain verb of libraries (`load_state_dict`), or two that are bound together.
 _DISTINCT = re.compile(
     r"(?!_|(?:load|save|get|set|register|from|named|zero|to|init|add|is|has|on|all|run|make|create|build|train|test|eval)_)\w{3,}_\w+_\w{3,}"
@@ -246,6 +248,25 @@ class Project:
                 found.setdefault(word, []).append((key, function))
         return found
 
+    @cached_property
+    def drops_out(self) -> bool:
+        """Whether modules leave out by chance what they compute, and each rank has a seed of its own for that."""
+        functions = self.all_functions().values()
+        if not any(w.startswith(("Dropout", "dropout")) for f in functions for w in f.words):
+            return False
+        return any(map(_seeds_by_rank, (f for f in functions if not _SEEDS.isdisjoint(f.words))))
+
+    def is_evaluated(self, function: Function) -> bool:
+        """Whether a function, or one that leads to it by its name, puts modules into the mode in which nothing is left out by chance."""
+        if "evaluated" not in function.notes:
+            seen, todo = {function.name}, [function]
+            while todo and "eval" not in todo[-1].words and len(seen) <= _MOST_LIKE:
+                callers = [f for _, f in self.callers_by_name(todo.pop().name) if f.name not in seen]
+                seen |= {f.name for f in callers}
+                todo[:0] = callers
+            function.notes["evaluated"] = bool(todo)
+        return bool(function.notes["evaluated"])
+
     def is_sorted_by(self, e: Expr) -> bool:
         """Whether batches are picked elsewhere by whether they have the part that is asked for here: all ranks have it at once, perhaps."""
         words = [n.value for n in nodes_in(e) if isinstance(n, Const) and isinstance(n.value, str)]
@@ -299,6 +320,19 @@ class Project:
         functions = enumerate(self.files[symbol.file].functions)
         inner = [(at, f) for at, f in functions if f.inside == symbol.at and f.name != "<lambda>"]
         return inner[0] if len(inner) == 1 and self.function(symbol.file, symbol.at).parameters else None
+
+
+def _seeds_by_rank(function: Function) -> bool:
+    """Whether a function gives the generator of the process a seed by the rank: `torch.manual_seed(seed + rank)`."""
+    made = [n for n in calls_in(function.body) if name_of(n) in _SEEDS and isinstance(n.func, Ref)]
+    named = set().union(*(paths_in(a) for n in made if n.func.path.startswith(_OF_PROCESS) for a in n.args))  # type: ignore[union-attr]
+    named = named.union(*(paths_in(n.value) for n in function.bindings if not named.isdisjoint(map(name_at, n.targets))))
+    return any(known.rank_kind(p.rpartition(".")[2]) in ("rank", "local") for p in named)
+
+
+def name_at(e: Expr) -> str:
+    """The name that an expression is; empty: it is something else."""
+    return e.path if isinstance(e, Ref) else ""
 
 
 def _lets_one_through(name: str, body: list[Stmt]) -> bool:
