@@ -60,6 +60,7 @@ _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
+_KEEPS_ALONE = b"sync_on_compute"
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
@@ -192,15 +193,16 @@ class Calls(Passing):
 
     def _metric(self, node: Call) -> Value:
         """A metric of torchmetrics. It meets where it is computed, unless it, or each of which it is made, is told to keep to itself."""
-        told = {self._meets_alone(e) for a in node.args for e in leaves_of(a)} - {None}
-        is_alone = node.given("sync_on_compute") == Const(False) or told == {True} or not self.link.is_parallel
+        bound = [n.value for n in self.function.bindings if any(a in n.targets for a in node.args)]
+        told = {self._meets_alone(e) for a in (*node.args, *bound) for e in leaves_of(a)} - {None}
+        is_alone = self._is_told_alone(node) or told == {True} or not self.link.is_parallel
         return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
 
     def _meets_alone(self, e: Expr) -> bool | None:
         """Whether a metric of which another one is made keeps to itself; None: it is no metric."""
         if isinstance(e, Call):
             is_metric = isinstance(e.func, Ref) and self.link.full_of(self.ref(e.func.path)).startswith("torchmetrics.")
-            return e.given("sync_on_compute") == Const(False) if is_metric else None
+            return self._is_told_alone(e) if is_metric else None
         sort = self.ref(e.path).sort if isinstance(e, Ref) else None
         return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
 
@@ -208,6 +210,11 @@ class Calls(Passing):
         """A module on the device of its core: what it gives is of this rank's batch, as with a wrapper."""
         is_module = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
         return Value(sort=("wrap", "replica"), const=v.sort[:3]) if is_module else v
+
+    def _is_told_alone(self, node: Call) -> bool:
+        """Whether a metric is told to keep to itself, or may be by what is not written out."""
+        is_open = "" in node.names and any(_KEEPS_ALONE in bytes(f.raw) for f in self.source.functions)
+        return is_open or node.given("sync_on_compute") == Const(False)
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""

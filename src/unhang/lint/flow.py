@@ -288,8 +288,8 @@ class Frame(Blocks):
             self._ends_by_rank |= any(ends_for_some(c) for c, *_ in self.conditions)
             if self._endless and self._is_uneven_round and s.kind != "continue":
                 self._until = self._until or setting_asked(self.conditions)
-        if s.kind == "yield" and self._endless:
-            self._is_uneven_round |= self._uneven_loops > 0
+        if s.kind in ("yield", "continue") and self._endless:
+            self._is_uneven_round |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
         if s.kind == "yield":
             self._until = self._until or next(iter(self.untils), None)
         if s.kind == "yield" and not self._endless:

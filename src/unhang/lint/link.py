@@ -292,7 +292,9 @@ class Link(Makers):
         functions = [f for of in self.project.files for f in of.functions]
         makers = {f.name for f in functions if not known.MEETS.isdisjoint(f.words) and f.inside <= 0} - _NO_NAMES
         words = known.MEETS | makers
-        return {f.name for f in functions if f.decorators and f.owner and f.is_property and not words.isdisjoint(f.words)}
+        return {
+            f.name for f in functions if f.decorators and f.owner and f.is_property and not words.isdisjoint(f.words)
+        }
 
     @cached_property
     def by_threads(self) -> dict[Kept, Value]:

@@ -13,7 +13,7 @@ from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
 from unhang.lint.operators import Operators
-from unhang.lint.samplers import ends_by_setting, holds_items
+from unhang.lint.samplers import ends_by_setting, holds_items, scores_share
 from unhang.lint.settling import plain_length, raised_by_call, settle
 from unhang.lint.special import (
     given_of,
@@ -65,14 +65,8 @@ _LOADED = ("many", sorts.BATCH)
 _PARTS_RANKS = RANK | OWN_STATE | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
-_OBJECTS = {
-    "obj",
-    "wrap",
-    "one of",
-    "fn",
-    "bound",
-    "class",
-}  # whatever is agreed on of their parts, they stay what they are
+# Whatever is agreed on of their parts, they stay what they are.
+_OBJECTS = {"obj", "wrap", "one of", "fn", "bound", "class"}
 _CARRIED = {"", "own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
@@ -395,6 +389,7 @@ class Passing(Operators):
         dep = r.dep
         if dep & MAYBE:  # it is what a given module made of this rank's batch
             kinds = {v.kind for _, v in given.values()}
-            dep = dep & ~MAYBE | (LOSS if "wrap" in kinds else MAYBE if "param" in kinds else 0)
+            is_own = "wrap" in kinds or scores_share(self, given)
+            dep = dep & ~MAYBE | (LOSS if is_own else MAYBE if "param" in kinds else 0)
             dep &= -1 if dep & DIFFERS else ~NONE_BY_BATCH
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

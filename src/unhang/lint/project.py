@@ -16,7 +16,6 @@ _MOST_STEPS = 6
 _LEAST_WORD = 5
 _MOST_LIKE = 20
 _SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
-_OF_PROCESS = ("torch.manual_seed", "torch.cuda.manual_seed", "set_seed", "seed_everything", "accelerate.", "pl.", "L.", "lightning")
 # Three words that are no plain verb of libraries (`load_state_dict`), or two that are bound together.
 _DISTINCT = re.compile(
     r"(?!_|(?:load|save|get|set|register|from|named|zero|to|init|add|is|has|on|all|run|make|create|build|train|test|eval)_)\w{3,}_\w+_\w{3,}"
@@ -324,9 +323,10 @@ class Project:
 
 def _seeds_by_rank(function: Function) -> bool:
     """Whether a function gives the generator of the process a seed by the rank: `torch.manual_seed(seed + rank)`."""
-    made = [n for n in calls_in(function.body) if name_of(n) in _SEEDS and isinstance(n.func, Ref)]
-    named = set().union(*(paths_in(a) for n in made if n.func.path.startswith(_OF_PROCESS) for a in n.args))  # type: ignore[union-attr]
-    named = named.union(*(paths_in(n.value) for n in function.bindings if not named.isdisjoint(map(name_at, n.targets))))
+    calls = [n for n in calls_in(function.body) if name_of(n) in _SEEDS and isinstance(n.func, Ref)]
+    given = [a for n in calls if name_of(n) == name_at(n.func) or name_at(n.func).startswith("torch.") for a in n.args]
+    named = set().union(*map(paths_in, given))
+    named |= {p for n in function.bindings if named & {*map(name_at, n.targets)} for p in paths_in(n.value)}
     return any(known.rank_kind(p.rpartition(".")[2]) in ("rank", "local") for p in named)
 
 

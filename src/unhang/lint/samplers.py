@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import RANK, UNEVEN, Summary, Value
+from unhang.lint.values import RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.divergence import Cause
@@ -71,9 +71,26 @@ def ends_by_setting(project: Project, sort: tuple[Any, ...], returned: Value, wo
     if returned.kind != "until" or target is None or is_counted(project, sort[1], sort[2]):
         return False
     function, (_, name, wanted) = project.function(*target), returned.sort
-    given = (n.value for n in function.bindings if Ref(f"self.{name}") in n.targets)
+    given = (v for n in function.bindings for t, v in n.pairs() if t == Ref(f"self.{name}"))
     at = {function.parameters.index(e.path) for e in given if isinstance(e, Ref) and e.path in function.parameters}
     return len(at) == 1 and worth(*at).const is wanted
+
+
+def scores_share(frame: Operators, given: Given) -> bool:
+    """Whether a call is given the inner module of a wrapped one, and a loader of this rank's share: what it makes of these is of this rank's batches."""
+    return any(v.sort == sorts.RAW for _, v in given.values()) and any(
+        _is_of_share(frame, e) for e, _ in given.values()
+    )
+
+
+def _is_of_share(frame: Operators, e: Expr, steps: int = 3) -> bool:
+    """Whether a name is that of a loader with a `DistributedSampler`, or of such a sampler."""
+    if not isinstance(e, Ref) or not steps:
+        return any(name_of(n) == "DistributedSampler" for n in calls_in(e))
+    own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
+    made = (v for f in own for n in f.bindings for t, v in n.pairs() if t == e)
+    parts = (v.given("sampler") if name_of(v) == "DataLoader" else v for v in made if isinstance(v, Call | Op))
+    return any(_is_of_share(frame, part, steps - 1) for part in parts if part is not None)
 
 
 def found_in_shares(frame: Operators, summary: Summary) -> None:

@@ -307,10 +307,15 @@ def paths_in(e: Expr) -> set[str]:
 
 
 def leaves_of(e: Expr) -> list[Expr]:
-    """What a list or a dictionary is made of, one within another, without the keys."""
-    if not isinstance(e, Op) or e.op not in ("seq", "dict"):
+    """What a list or a dictionary is made of, one within another, without the keys; of a comprehension, its items."""
+    if not isinstance(e, Op) or e.op not in ("seq", "dict", "comp"):
         return [e]
-    return [leaf for part in e.parts for leaf in leaves_of(part) if not isinstance(leaf, Const)]
+    return [
+        leaf
+        for part in (e.parts[:1] if e.op == "comp" else e.parts)
+        for leaf in leaves_of(part)
+        if not isinstance(leaf, Const)
+    ]
 
 
 def line_of(e: Expr) -> int:

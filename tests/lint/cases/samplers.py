@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
 
 class Uneven(Sampler):
@@ -220,3 +221,76 @@ def over_and_over(net, data, steps):
             items = iter(loader)
             batch = next(items)
         model(batch).mean().backward()
+
+
+def share_right(model, loader):
+    model.eval()
+    right, seen = 0, 0
+    for x, y in loader:
+        right += (model(x).argmax(1) == y).sum().item()
+        seen += y.size(0)
+    model.train()
+    return right / seen
+
+
+def stops_by_its_share(net, loader, held_out):
+    model = DistributedDataParallel(net)
+    mine = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))
+    best, bad = 0.0, 0
+    for batch in loader:
+        model(batch).mean().backward()
+        right = share_right(model.module, mine)
+        bad = 0 if right > best else bad + 1
+        best = max(right, best)
+        if bad >= 3:
+            break  # LNT108
+
+
+def stops_by_all_there_is(net, loader, held_out):
+    model = DistributedDataParallel(net)
+    whole = DataLoader(held_out)
+    for batch in loader:
+        model(batch).mean().backward()
+        if share_right(model.module, whole) > 0.9:
+            break
+
+
+def stops_together(net, loader, held_out):
+    model = DistributedDataParallel(net)
+    sampler = DistributedSampler(held_out, shuffle=False)
+    mine = DataLoader(held_out, sampler=sampler)
+    for batch in loader:
+        model(batch).mean().backward()
+        right = torch.tensor(share_right(model.module, mine))
+        dist.all_reduce(right)
+        if right.item() / dist.get_world_size() > 0.9:
+            break
+
+
+class Tokens(IterableDataset):
+    def __init__(self, texts, length, infinite):
+        self.texts, self.length, self.infinite = texts, length, infinite
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    def __iter__(self):
+        held = []
+        while True:
+            for i, text in enumerate(self.texts):
+                if i % self.world != self.rank:
+                    continue
+                held += text
+                while len(held) >= self.length:
+                    yield torch.tensor(held[: self.length])
+                    held = held[self.length :]
+            if not self.infinite:
+                break
+
+
+def trains_on_tokens(net, texts, held_out):
+    model = DistributedDataParallel(net)
+    for step, batch in enumerate(DataLoader(Tokens(texts, 1024, True))):
+        model(batch).mean().backward()
+        if step > 1000:
+            break
+    for batch in DataLoader(Tokens(held_out, 1024, infinite=False)):
+        model(batch).mean().backward()  # LNT110
