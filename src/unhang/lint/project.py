@@ -364,9 +364,8 @@ def _is_of_rank(test: Expr) -> bool:
             others = [p for p in parts if not _is_of_rank(p)]
             return len(others) < len(parts) and all(map(_is_not_distributed, others))
         case Op(op="==", parts=[Ref() | Call() | Op() as of, Const(value=0 | "0")]) | (Ref() | Call() as of):
-            if isinstance(of, Call) and of.func == Ref("int") and len(of.args) == 1:
-                of = of.args[0]
-            if (name := variable_asked(of)) is not None:
+            inner = of.args[0] if isinstance(of, Call) and of.func == Ref("int") and len(of.args) == 1 else of
+            if (name := variable_asked(inner)) is not None:
                 return known.rank_kind(name.lower()) is not None and isinstance(test, Op)
             path = of.func if isinstance(of, Call) else of
             kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None

@@ -89,7 +89,7 @@ def _is_of_share(frame: Operators, e: Expr, steps: int = 3) -> bool:
         return any(name_of(n) == "DistributedSampler" for n in calls_in(e))
     own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
     made = (v for f in own for n in f.bindings for t, v in n.pairs() if t == e)
-    parts = (v.given("sampler") if name_of(v) == "DataLoader" else v for v in made if isinstance(v, Call | Op))
+    parts = (v.given("sampler") if isinstance(v, Call) and name_of(v) == "DataLoader" else v for v in made)
     return any(_is_of_share(frame, part, steps - 1) for part in parts if part is not None)
 
 
