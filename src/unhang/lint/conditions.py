@@ -25,7 +25,7 @@ from unhang.lint.ir import (
     calls_in,
     nodes_in,
 )
-from unhang.lint.special import name_of, paths_in
+from unhang.lint.special import COMPARISONS, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -164,7 +164,10 @@ def asks_for_rank(frame: Operators, test: Expr) -> bool:
 
 
 def asks_property(frame: Operators, test: Expr) -> bool:
-    """Whether a condition is a property of an object of the project that says which rank this is, or of which part: `if self.stages.is_last`."""
+    """Whether a condition is a property that compares the number of this rank, or of its part, with another: `if self.stages.is_last`.
+
+    One that gives what was kept says less: it may be so for all ranks, by a setting.
+    """
     match test:
         case Op(op="not", parts=[inner]):
             return asks_property(frame, inner)
@@ -172,10 +175,18 @@ def asks_property(frame: Operators, test: Expr) -> bool:
             owner, _, name = path.rpartition(".")
             me = frame.ref(owner)
             at = frame.link.project.method(me.sort[1], me.sort[2], name) if me.kind == "obj" else None
-            if at is None or not frame.link.project.function(*at).is_property:
+            function = frame.link.project.function(*at) if at is not None else None
+            if at is None or function is None or not function.is_property or not _compares(function.body):
                 return False
             said = frame.link.summary(*at).returns
             return said.dep == RANK and not said.group
+    return False
+
+
+def _compares(body: list[Stmt]) -> bool:
+    match body:
+        case [*_, Leave(kind="return", value=Op(op=op))]:
+            return op in COMPARISONS
     return False
 
 

@@ -292,9 +292,15 @@ class Link(Makers):
         functions = [f for of in self.project.files for f in of.functions]
         makers = {f.name for f in functions if not known.MEETS.isdisjoint(f.words) and f.inside <= 0} - _NO_NAMES
         words = known.MEETS | makers
-        return {
-            f.name for f in functions if f.decorators and f.owner and f.is_property and not words.isdisjoint(f.words)
-        }
+        own = (f for f in functions if f.decorators and f.owner and f.is_property and not words.isdisjoint(f.words))
+        return {f.name for f in own} | {name for _, name in self.of_libraries}
+
+    @cached_property
+    def of_libraries(self) -> dict[tuple[str, str], str]:
+        """Properties of objects of libraries, by what these are called and their names: which collectives they make."""
+        modules = {n.partition(".")[0] for of in self.project.files for n in of.names.values()}
+        told = (libraries.PROPERTIES[m] for m in modules & libraries.PROPERTIES.keys())
+        return {(owner, name): op for owner, name, op in told}
 
     @cached_property
     def by_threads(self) -> dict[Kept, Value]:

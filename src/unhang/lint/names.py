@@ -220,7 +220,7 @@ class Names:
             return value if not dot else PLAIN
         prefix = head
         for name in rest.split("."):
-            if name in self.link.meeting_properties and (value.kind in ("", "param")):
+            if name in self.link.meeting_properties and value.kind in ("", "param", "wrap"):
                 self.ask_alike(prefix, name)
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
@@ -310,8 +310,11 @@ class Names:
     def ask_alike(self, owner: str, name: str) -> None:
         """A property is asked for of what nobody knows, which is called like its class."""
         at = self.link.project.by_receiver(owner, name, is_exact=True)
+        op = self.link.of_libraries.get((owner.rpartition(".")[2].lstrip("_"), name))
         if at is not None:
             self.ask(("obj", at[0], self.link.project.function(*at).owner), name)
+        elif op is not None:
+            self.emit(Effect(op, "", (Place(self.path, self.line_now, 0, f"{owner}.{name}"),)))
 
     def _ask_for(self, at: tuple[int, int], text: str) -> None:
         for e in self.link.summary(*at).effects:
