@@ -12,7 +12,6 @@ from unhang.lint.conditions import (
     asks_for_others,
     asks_for_rank,
     asks_for_shards,
-    asks_property,
     contradicts,
     implied,
     is_for_one_process,
@@ -36,7 +35,7 @@ from unhang.lint.divergence import (
     either_way,
     finding_of,
 )
-from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
+from unhang.lint.doubts import asked_for_wrapper, asks_property, is_of_caller, takes_orders, works
 from unhang.lint.graphs import mark_half
 from unhang.lint.ir import Expr, Found, If, Op, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
