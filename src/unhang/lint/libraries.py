@@ -100,7 +100,7 @@ _REDUCES = {"optimizer_step", "reduce_gradients"}
 # A loader over one of these agrees on a seed with the loaders of the other ranks whenever it is iterated over.
 PIPES = ("torchdata.datapipes", "torch.utils.data.datapipes")
 # Properties of objects of a library that make collectives: module -> name of the object, of the property, and what it makes.
-PROPERTIES = {module: ("trainer", "log_dir", "broadcast") for module in ("lightning", "pytorch_lightning")}
+PROPERTIES = dict.fromkeys(("lightning", "pytorch_lightning"), ("trainer", "log_dir", "broadcast"))
 CHECKPOINTS = {
     "torch.distributed.checkpoint.save": "save",
     "torch.distributed.checkpoint.load": "load",
