@@ -289,11 +289,13 @@ class Link(Makers):
     @cached_property
     def meeting_properties(self) -> set[str]:
         """Names of properties that make collectives themselves, or in what they call."""
-        functions = [f for of in self.project.files for f in of.functions]
-        makers = {f.name for f in functions if not known.MEETS.isdisjoint(f.words) and f.inside <= 0} - _NO_NAMES
-        words = known.MEETS | makers
-        own = (f for f in functions if f.decorators and f.owner and f.is_property and not words.isdisjoint(f.words))
-        return {f.name for f in own} | {name for _, name in self.of_libraries}
+        found = {name for _, name in self.of_libraries}
+        for of in self.project.files:
+            properties = [f for f in of.functions if f.decorators and f.owner and f.is_property]
+            makers = {f.name for f in of.functions if f.inside <= 0 and not known.MEETS.isdisjoint(f.words)}
+            words = known.MEETS | makers - _NO_NAMES if properties else known.MEETS
+            found |= {f.name for f in properties if not words.isdisjoint(f.words)}
+        return found
 
     @cached_property
     def of_libraries(self) -> dict[tuple[str, str], str]:
