@@ -12,7 +12,8 @@ Then the first eight parts served to look for general weaknesses: three more are
 `twelfth` (2 of 15, two more with what is less sure, and one found that is not quiet after) was measured after that, and then served so too:
 nine more are found there, and five of the others.
 `thirteenth` (0 of 15; two mended programs were found, one by a false alarm) was measured after that, and then served so too: nine more are found there, and one of the others.
-`fourteenth` (7 of 15; one more with what is less sure, and one found that is not quiet after) was measured after that, and then served so too: eight more are found there, and none of the others.
+`fourteenth` (7 of 15; one more with what is less sure, and one found that is not quiet after) was measured after that, and then served so too:
+eight more are found there, and none of the others.
 The mechanisms come as often in it as in public threads; those of the set before it were rarer ones.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
