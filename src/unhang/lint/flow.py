@@ -282,19 +282,8 @@ class Frame(Blocks):
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)
         by_rank = self.is_under(RANK)
-        if s.kind in ("yield", "continue") and self.function.is_generator and not self._endless:
-            self._ends_unevenly |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
-            self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
-        if s.kind in ("return", "break", "continue") and self.function.is_generator:
-            self._ends_by_rank |= any(ends_for_some(c) for c, *_ in self.conditions)
-            if self._endless and self._is_uneven_round and s.kind != "continue":
-                self._until = self._until or setting_asked(self.conditions)
-        if s.kind in ("yield", "continue") and self._endless:
-            self._is_uneven_round |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
-        if s.kind == "yield":
-            self._until = self._until or next(iter(self.untils), None)
-        if s.kind == "yield" and not self._endless:
-            self._passes_on += self._over_parameters[-1:]
+        if self.function.is_generator:
+            self._leave_generator(s, by_rank)
         if s.kind == "yield":
             self._never_ends |= self._endless > 0
             return ""
@@ -346,6 +335,23 @@ class Frame(Blocks):
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self.ways_out.append(way_out)
         return s.kind
+
+    def _leave_generator(self, s: Leave, by_rank: bool) -> None:
+        """Notes what a `yield`, or a way out of a generator, says of how many items it gives on each rank."""
+        if s.kind in ("yield", "continue"):
+            is_of_share = by_rank or (s.kind == "yield" and self._uneven_loops > 0)
+            if self._endless:
+                self._is_uneven_round |= is_of_share
+            else:
+                self._ends_unevenly |= is_of_share
+                self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
+        if s.kind == "return" or (s.kind == "break" and self.loops == 1):
+            self._ends_by_rank |= any(ends_for_some(c) for c, *_ in self.conditions)
+        if s.kind in ("return", "break") and self._endless and self._is_uneven_round:
+            self._until = self._until or setting_asked(self.conditions)
+        if s.kind == "yield":
+            self._until = self._until or next(iter(self.untils), None)
+            self._passes_on += self._over_parameters[-1:] if not self._endless else []
 
     def _raise(self, s: Leave) -> None:
         """Notes by what it differs whether a rank raises, or what it asks of parameters."""

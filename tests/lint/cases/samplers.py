@@ -93,6 +93,20 @@ class DealtAgain(Hands):
             yield hands[self.rank]
 
 
+class Offset(Sampler):
+    def __init__(self, shares, rank, drop_last):
+        self.shares, self.rank, self.drop_last = shares, rank, drop_last
+
+    def __iter__(self):
+        for row in self.shares:
+            start = 0
+            for i, part in enumerate(row):
+                if i >= self.rank:
+                    break
+                start += part
+            yield start
+
+
 class Lines(IterableDataset):
     def __iter__(self):
         with open("lines.txt") as file:
