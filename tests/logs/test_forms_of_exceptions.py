@@ -159,3 +159,37 @@ def test_what_a_driver_of_ray_tells_is_of_the_process_that_it_names(pid: int, ra
     assert (found.cause, found.culprit_ranks) == ("user-exception", ranks)
     assert found.location is not None
     assert found.location.line == 60
+
+
+# A task of Ray whose text a framework prints: the line with which a traceback begins is not there, and the exception's name is the most general.
+_BARE_TASK = """\
+Training errored after 0 iterations.
+ray::Inner.train() (pid=5012, ip=10.0.0.2, actor_id=a3, repr=TorchTrainer)
+  File "/app/trainable.py", line 331, in train
+    raise skipped from exception_cause(skipped)
+  File "/app/session.py", line 128, in load
+    raise Exception("the archive ends early")
+Exception: the archive ends early
+"""
+
+
+def test_a_task_of_ray_is_a_traceback_also_with_an_exception_of_no_name_of_its_own() -> None:
+    found = judge(log_case(_BARE_TASK)).findings[0]
+    assert found.cause == "user-exception"
+    assert found.location is not None
+    assert found.location.line == 128
+    assert judge(log_case("ray::Inner.train() (pid=5012) is idle\nstep 1\nException: none so far\n")).findings == ()
+
+
+def test_what_a_colon_at_the_end_of_a_message_announces_belongs_to_it() -> None:
+    raised = [
+        "RuntimeError: Critical error in pipeline:",
+        "Error when executing Mixed operator ImageDecoder encountered:",
+        "CUDA allocation failed",
+    ]
+    log = "\n".join([*plain(raised[0]), *raised[1:], "Current pipeline object is no longer valid."])
+    assert judge(log_case(log)).findings[0].cause == "gpu-oom"
+    assert (
+        judge(log_case("\n".join([*plain(raised[0]), "step 8 loss 2.1", raised[2]]))).findings[0].cause
+        == "user-exception"
+    )

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from unhang.analyze.callpath import Fork
+from unhang.analyze.divergence import library_tests
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import limit_of, trains_below
 from unhang.analyze.situation import Situation
 from unhang.model import Frame
-from unhang.rules.advice import call_first
+from unhang.rules.advice import call_first, look_inside
 from unhang.rules.framework_advice import (
+    of_best_metric,
     of_closure,
     of_kept_result,
     of_left_loop,
@@ -107,6 +109,37 @@ def test_a_trainer_that_stops_by_metrics_of_one_rank(step: str, is_told: bool, t
     assert (fix is not None) is is_told
     if fix is not None:
         assert fix.advice.startswith("# tagger.py:4, before this line: `metrics`")
+
+
+_LIBRARY = """def save(self):
+    if {asked}:
+        dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("asked", ["self.state.best_global_step", "self.state.epoch > last"])
+def test_a_trainer_that_waits_where_a_rank_has_a_best_metric(asked: str, tmp_path: Path) -> None:
+    library = tmp_path / "transformers" / "trainer.py"
+    library.parent.mkdir()
+    library.write_text(_LIBRARY.format(asked=asked))
+    parted = stopped(tmp_path, "training_step").divergence
+    assert parted is not None
+    line, save = Frame(str(tmp_path / "train.py"), 4, "main"), Frame(str(library), 3, "save")
+    mine, theirs = (replace(parted.odd_call, frames=(replace(save, line=n), line)) for n in (1, 3))
+    d = replace(
+        parted,
+        fork=None,
+        by_condition=None,
+        reference_path=(line,),
+        odd_path=(line,),
+        odd_call=mine,
+        reference_call=theirs,
+    )
+    assert d.location == line
+    fix = of_best_metric(d)
+    assert (fix is not None) is ("best" in asked)
+    shown = look_inside(line, (save, save), "rank 1", False, library_tests(d)[0])
+    assert shown.advice.endswith(f"runs only if `{asked}` (trainer.py:2)")
 
 
 @pytest.mark.parametrize(

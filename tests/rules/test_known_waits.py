@@ -225,6 +225,18 @@ def test_a_child_that_stands_before_its_program(given: str, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize(
+    "made", ["torch/distributed/distributed_c10d.py:init_process_group", "torch/serialization.py:load"]
+)
+def test_a_child_that_takes_itself_for_the_rank(made: str, tmp_path: Path) -> None:
+    file = program(tmp_path, "def score(tool):\n    return subprocess.run(tool)  # here\n")
+    tool = program(tmp_path, "def setup():\n    join()  # here\n", "tool.py")
+    stack = ThreadStack("MainThread", (_at("/subprocess.py:communicate"), frame(file, "here")), is_main=True)
+    child = ThreadStack("MainThread", (_at(made), frame(tool, "here")), is_main=True, process_id=77)
+    found = _first(_job(stack, child))
+    assert any("takes itself for rank 0" in f.title for f in found.fixes) is ("init_process_group" in made)
+
+
 def test_every_row_says_what_to_change() -> None:
     for row in known_waits():
         assert row.at or row.calls, row

@@ -17,7 +17,7 @@ from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, passed_loop_between, ran_out, rounds_of
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
-from unhang.analyze.source import surroundings
+from unhang.analyze.source import Condition, surroundings
 from unhang.analyze.streams import Streams
 from unhang.analyze.ways_out import way_out_of
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
@@ -87,6 +87,13 @@ def _library_frame(frames: Sequence[Frame], above: Frame) -> Frame | None:
     """The innermost frame of a call that stands below a line, without torch.distributed's own function."""
     below = frames[: frames.index(above)] if above in frames else ()
     return next((f for f in below if not f.file.endswith(_API)), None)
+
+
+def library_tests(d: Divergence) -> list[Condition]:
+    """What a library asks of its data right before the call that one side made there: what most likely differs first."""
+    frames = [f for f in d.in_library or () if "/torch/" not in f.file]
+    found = (c for f in frames for c in reversed(surroundings(f.file, f.line).conditions))
+    return sorted((c for c in found if c.suspicion), key=lambda c: -c.suspicion)
 
 
 def _runs(streams: Streams, rank: int, upto: int, fork: Fork, prefix: Path) -> list[int]:

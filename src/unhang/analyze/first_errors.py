@@ -23,8 +23,10 @@ _REPORTS = lazy_pattern(
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"\bSee (?:the )?(?:stack trace|root cause|traceback|logs?|error)s? (?:above|for)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
-    r"\bExecutor failed\.$|Worker failed with error '|there are other ranks that didn't finish|"
-    r"\bProcess \d+ (?:exited|terminated) with (?:error|exit) code\b"
+    r"\bExecutor failed\.$|Worker failed with error '|ChildProcessError: worker died$|RuntimeError: cancelled$|Error: Worker \d+ has failed\.$|"
+    r"\bscheduler died during initialization|there are other ranks that didn't finish|"
+    r"\b[Pp]rocess \d+ (?:(?:exited|terminated) with (?:error|exit) code|terminated with signal)\b|"
+    r"[Bb]ackground workers? (?:is|are) (?:no longer alive|6 feet under)"
 )
 _ASKED_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
 # A rank that lost a peer prints a step or so that it had made before.
@@ -146,11 +148,11 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
 
 
 def _ranks_by_others(s: Situation, first: SeenError, errors: int) -> tuple[int, ...]:
-    """Who raised an exception that bears no rank: all, where as many did; whom mpirun saw end first; the one that did not wait with the others."""
+    """Who raised an exception that bears no rank: all, where as many did; whom a launcher saw end first; the one that did not wait with the others."""
     world = s.case.job.world_size
     if world is not None and errors == world <= _MOST_RANKS and not first.is_line:
         return tuple(range(world))
-    ended = s.events.of("ending.mpirun_exit", "ending.mpirun")
+    ended = s.events.of("ending.mpirun_exit", "ending.mpirun", "ending.shard")
     if ended and ended[0].order > first.order and ended[0].rank is not None:
         return (ended[0].rank,)
     waited = {x.rank for x in s.watchdogs.timed_out if x.rank is not None and x.events[0].order > first.order}
@@ -210,6 +212,13 @@ def went_on(s: Situation, error: SeenError) -> bool:
     if not has_fatal_end(s) and s.events.has("work.ended") and _printed_on(s, error):
         return True
     return after > (_MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER)
+
+
+def outlived(s: Situation, event: LogEvent) -> bool:
+    """Whether the training moved on after a line that says that something failed, further than other ranks print late: nothing ended by it."""
+    if event.source.reader != "output" or not is_log_only(s):
+        return False
+    return moved_after(s.events, event.order) > (_MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER)
 
 
 def by_the_log(s: Situation, is_explained: bool, handled: bool = False) -> Outcome:

@@ -120,7 +120,7 @@ def trains_below(d: Divergence) -> Frame | None:
 
 
 class OwnMetrics(NamedTuple):
-    """An `evaluate` of the program's own Trainer that gives each rank the metrics of its own part. `at`: where they are first handed on, as `name`."""
+    """An `evaluate` of the program's own Trainer that gives each rank the metrics of its own part. `at`: where they are first handed on, or returned, as `name`."""
 
     at: Frame
     name: str
@@ -139,13 +139,21 @@ def own_metrics(folder: str) -> OwnMetrics | None:
 
 
 def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
-    calls = inside(function, ast.Call)
-    given = {n.value.id for n in inside(function, ast.Return) if isinstance(n.value, ast.Name)}
-    if len(given) != 1 or any(_AGREES.search(last_name(c.func)) for c in calls if not is_local_namesake(c)):
+    """What the library's own `evaluate` gives is the same on every rank; not what the program adds to it."""
+    returns = {last_name(n.value): n.lineno for n in inside(function, ast.Return) if isinstance(n.value, ast.Name)}
+    if len(returns) != 1:
         return None
-    name = given.pop()
+    name, last = returns.popitem()
+    adds = any(
+        isinstance(t, ast.Subscript) and last_name(t.value) == name and any(inside(n.value, ast.Call))
+        for n in inside(function, ast.Assign)
+        for t in n.targets
+    )
+    calls = [c for c in inside(function, ast.Call) if not (adds and last_name(c.func) == "evaluate")]
+    if any(_AGREES.search(last_name(c.func)) for c in calls if not is_local_namesake(c)):
+        return None
     hands = [c.lineno for c in calls if last_name(c.func) in ("log", "on_evaluate") and name in map(last_name, c.args)]
-    return OwnMetrics(Frame(path, min(hands), function.name), name) if hands else None
+    return OwnMetrics(Frame(path, min([*hands, last]), function.name), name)
 
 
 def given_data(path: str, name: str) -> tuple[int, str]:

@@ -44,7 +44,8 @@ def work_before_the_wait(events: Events) -> LogEvent | None:
     if not works:
         return None
     last = works[-1]
-    ends = ("ending.destroying", "work.saved") if last.kind == "work.saving" else ("ending.destroying",)
+    done = {"work.saving": "work.saved", "work.preparing": "work.prepared"}.get(last.kind)
+    ends = ("ending.destroying", done) if done else ("ending.destroying",)
     if any(last.order < e.order < (waited or e.order + 1) for e in events.of(*ends)):
         return None
     return None if _trains_after(events, last, waited) else last

@@ -6,7 +6,23 @@ from unhang.lint import sorts
 from unhang.lint.branches import Branches, worst_first
 from unhang.lint.divergence import Cause, Exit, compared, finding_of
 from unhang.lint.doubts import as_orders
-from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Ref, Set, Stmt, Try, With, nodes_in
+from unhang.lint.ir import (
+    Call,
+    Const,
+    Do,
+    Expr,
+    Handler,
+    If,
+    Leave,
+    Loop,
+    Ref,
+    Set,
+    Stmt,
+    Try,
+    With,
+    nodes_in,
+    statements_in,
+)
 from unhang.lint.orders import found_in_order
 from unhang.lint.single import (
     after_failure,
@@ -215,7 +231,7 @@ class Blocks(Branches):
     def _forget_none(self, body: list[Stmt]) -> None:
         """What is None before a loop, and is bound in it, is None in its first round alone."""
         names = {name for name, v in self.env.items() if v.const is None}
-        for n in nodes_in(body) if names else ():
+        for n in statements_in(body) if names else ():
             for target in n.targets if isinstance(n, Set) else ():
                 if isinstance(target, Ref) and target.path in names:
                     self.env[target.path] = PLAIN

@@ -97,6 +97,11 @@ class Branches(Calls):
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
 
+    def _is_told(self, test: Expr, v: Value) -> bool:
+        """Whether a condition names what makes it differ, itself or by what stands behind its names."""
+        named = tells(test, v) or is_of_first(self, test, v)
+        return named or asks_for_rank(self, test) or asks_property(self, test)
+
     def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
         """Follows a branch: how it ends, and what it puts something into."""
         before, self._filled, alone = self._filled, set(), self.alone_before
@@ -113,32 +118,33 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition) or asks_for_rank(self, s.test)
-        is_told = is_told or asks_property(self, s.test)
-        cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=is_told)
-        opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
+        is_told = self._is_told(s.test, condition)
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
         is_single = asks_for_others(s.test) or is_never_a_rank(s.test) or asks_for_shards(s.test)
         self._unsure += is_asked_before
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self.ways_out, len(self.effects), self.needs
-        rests = [len(e.rest) for e in exits]
+        rests, old_exits = [len(e.rest) for e in exits], set(exits)
         ways: list[Way] = []
         fills: list[set[str]] = []
         alone = [condition.dep & RANK > 0 and works(body) for body in (s.body, s.orelse)]
         says = implied(self, s.test)
-        for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
+        opposite = condition if condition.zero is None else condition._replace(zero=not condition.zero)
+        cause = Cause(condition, s.line, s.text, self.path, uniform, says[1], is_told)
+        other = Cause(opposite, s.line, s.text, self.path, uniform, says[0], is_told)
+        for body, why, needed in zip((s.body, s.orelse), (cause, other), says, strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
             if body is s.orelse and (bare := asked_for_wrapper(s.test)):
                 self.env[bare] = Value(sort=sorts.RAW)
-            why = why._replace(needed=other)
             raised = set(self.raises)
             end, filled = self._way(body, why)
             if condition.dep & RANK and (mine := self.raises - raised):
                 alone[len(ways)] = True  # what it refuses, the others do not
                 self.raises = raised | {(n, dep & ~TOLD | RANK, params) for n, dep, params in mine}
             fills.append(filled)
-            ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
+            ways.append(
+                Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in old_exits], why, needed)
+            )
         if condition.dep & RANK and condition.zero is not None and alone[0] != alone[1]:
             self.alone_before = s.text
         self._unsure -= is_asked_before
@@ -183,8 +189,8 @@ class Branches(Calls):
     def _doubt(self, test: Expr, condition: Value, ways: list[Way]) -> None:
         """What a condition says of what is made under it: that the caller alone knows, that it is made once, that there are no others."""
         here = ways[0]
-        is_plain = not condition.dep & DIFFERS and not asks_for_shards(test)
-        if any(way.made for way in ways) and is_plain and is_of_caller(self.function, test):
+        is_made = any(way.made for way in ways) and not condition.dep & DIFFERS
+        if is_made and not asks_for_shards(test) and is_of_caller(self.function, test):
             for way in ways:
                 way.made[:] = [e._replace(doubt=DOUBT) for e in way.made]
         if is_once(test):

@@ -132,7 +132,7 @@ class Calls(Passing):
             return self._wrapped(node, sort[1], "()", args, name)
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
-        if sort == sorts.RAW and self.link.project.drops_out and not self.link.project.is_evaluated(self.function):
+        if sort == sorts.RAW and self.link.drops_out and not self.link.is_evaluated(self.function):
             return Value(mixed(*args).dep & DIFFERS | DRAWN, sort=None)
         if name == "backward" and self.graphs:
             of = func.base if isinstance(func := node.func, Attr) else node.args[0] if node.args else Ref(owner)
@@ -324,8 +324,8 @@ class Calls(Passing):
         if name == "result" and len(args) < 2 and self.hands_out_work:
             self.alone_before = f"{owner or 'future'}.result()"
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
-        is_step = any(word in name for word in ("step", "train", "forward", "loss"))
-        if is_step and any(w in ("ddp", "fsdp", "fsdp2") for w in wraps):
+        is_of_ranks = any(w in ("ddp", "fsdp", "fsdp2") for w in wraps)
+        if is_of_ranks and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
 
     def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:

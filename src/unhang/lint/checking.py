@@ -28,10 +28,10 @@ from unhang.lint.sharing import findings
 _SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist", "unhang-reports"}
 _LARGEST = 20_000_000  # bytes; a larger file is data
 _ALONE = 300_000  # bytes that one process reads faster than several could be started
-_GIVEN = re.compile(rb"\b(?:import|,|\()[ \t]*(\w+)")  # what may be imported here
+_GIVEN = re.compile(rb"\b(?:import|,|\()[ \t]*(\w{4,})")  # what may be imported here
 _ROUNDS = 3  # files that lead to a collective by way of other such files
 _SMALL = 1_000_000  # bytes beside what is worth a look anyway: so few are read as well
-_CHUNK = 1_500_000  # bytes for one process at a time
+_CHUNK = 200_000  # bytes for one process at a time
 FOLDER = Path(".unhang_cache") / "lint"
 _MOST_RESULTS = 8
 _FILES = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
@@ -127,13 +127,15 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     link = Link([files[p] for p in sorted(files)], contents)
     rest = {p: contents[p] for p, f in files.items() if not f.is_parsed and not f.reason}
     is_small = link.project.files and sum(map(len, rest.values())) < _SMALL
-    wanted = rest if is_small else _callers(link, files, contents) | _helpers(link, files, contents)
+    given: dict[str, frozenset[bytes]] = {}
+    wanted = rest if is_small else _callers(link, rest, given) | _helpers(link, files, contents)
     is_more = bool(missing or wanted)
     for _ in range(_ROUNDS if wanted else 0):
         for file, packed in _read_all(wanted, jobs, True):
             files[file.path], encoded[file.path] = file, packed
         link = Link([files[p] for p in sorted(files)], contents)
-        wanted = _callers(link, files, contents)  # of those that call by way of them
+        rest = {p: data for p, data in rest.items() if p not in wanted}
+        wanted = _callers(link, rest, given)  # of those that call by way of them
         if not wanted:
             break
     if cache and is_more:
@@ -147,13 +149,13 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     return [out[p] for p in sorted(out)]
 
 
-def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:
-    """Files without a hint of their own that import a function which may make collectives."""
+def _callers(link: Link, rest: dict[str, bytes], given: dict[str, frozenset[bytes]]) -> dict[str, bytes]:
+    """Files without a hint of their own that import a function which may make collectives. `given`: what may be imported in each, found once."""
     names = {name.encode() for name in link.makers() if len(name) > 3}
-    unparsed = [p for p, f in files.items() if not f.is_parsed and not f.reason]
-    if not names or not unparsed:
+    if not names:
         return {}
-    return {p: contents[p] for p in unparsed if any(m[1] in names for m in _GIVEN.finditer(contents[p]))}
+    given |= {p: frozenset(_GIVEN.findall(data)) for p, data in rest.items() if p not in given}
+    return {p: data for p, data in rest.items() if not names.isdisjoint(given[p])}
 
 
 def _helpers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from unhang.lint.ir import Found
 from unhang.lint.values import (
@@ -27,6 +27,7 @@ from unhang.lint.values import (
     UNEVEN,
     Effect,
     Needs,
+    Parts,
     Value,
 )
 
@@ -45,7 +46,7 @@ GROUPS = ("new_group", "device_mesh")
 BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own
 
 
-class Cause(NamedTuple):
+class Cause(Parts, frozen=True):
     """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks; `needed`: what it says of names on the other side.
 
     `is_told`: it names itself what makes it differ, such as the rank; else that is so by what was computed before.

@@ -60,7 +60,7 @@ class Exchanges:
 
     def judge(self) -> None:
         """Finds the functions in which all ranks send first."""
-        functions = self._project.all_functions()
+        functions = self._project.functions
         direct = [k for word in _SENDS | _TAKES for k, _ in self._project.callers_by_name(word)]
         todo = {
             k for k in direct if any(self._is_call_of(k[0], n, _SENDS | _TAKES) for n in nodes_in(functions[k].body))

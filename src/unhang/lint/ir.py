@@ -6,7 +6,7 @@ rule is not there: text, types, arithmetic. Bodies stay bytes until somebody ask
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -185,7 +185,7 @@ class Function(msgspec.Struct, array_like=True, dict=True):
     @cached_property
     def bindings(self) -> list[Set]:
         """Its assignments, in the order of `nodes_in`."""
-        return [n for n in nodes_in(self.body) if isinstance(n, Set)]
+        return [n for n in statements_in(self.body) if isinstance(n, Set)]
 
     @cached_property
     def notes(self) -> dict[str, Any]:
@@ -251,27 +251,35 @@ class File(msgspec.Struct, array_like=True):
     quiet: dict[int, list[str]] = {}
 
 
-# The fields of each kind of node in which there are others.
+# The fields of each kind of node in which there are others; and those of statements in which there are statements.
 _PARTS: dict[type, tuple[str, ...]] = {
     Ref: (), Const: (), Fn: (), Call: ("func", "args"), Op: ("parts",), Attr: ("base",), Do: ("value",), Set: ("targets", "value"),
     If: ("test", "body", "orelse"), Loop: ("target", "over", "body", "orelse"), Handler: ("body",),
     Try: ("body", "handlers", "orelse", "final"), With: ("items", "targets", "body"), Leave: ("value",),
 }  # fmt: skip
+_BLOCKS = {
+    kind: tuple(n for n in names if n in ("body", "handlers", "orelse", "final")) for kind, names in _PARTS.items()
+}
 
 
-def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
-    """Every part of a body, the outer ones first; what is in a node of the kind `left_out` is not among them."""
+def nodes_in(part: object, left_out: type[Node] = Fn, below: Mapping[type, tuple[str, ...]] = _PARTS) -> Iterator[Node]:
+    """Every part of a body, the outer ones first; what is in a node of the kind `left_out` is not among them. `below`: the fields to go into."""
     todo: list[Any] = [part]
     while todo:
         one = todo.pop()
         kind = type(one)
         if kind is list:
             todo += one
-        elif (parts := _PARTS.get(kind)) is not None:
+        elif (parts := below.get(kind)) is not None:
             yield one
             if kind is not left_out:
                 for name in parts:
                     todo.append(getattr(one, name))
+
+
+def statements_in(part: object) -> Iterator[Node]:
+    """Every statement of a body, in the order of `nodes_in`, and every handler."""
+    return nodes_in(part, below=_BLOCKS)
 
 
 def calls_in(part: object) -> Iterator[Call]:

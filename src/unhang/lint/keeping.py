@@ -292,7 +292,7 @@ def is_filled_by_batches(link: Link, key: Kept) -> bool:
 
 def set_by_threads(project: Project) -> Iterator[tuple[Kept, Value]]:
     """What a function sets that runs in a thread, where no method of its object waits for it: how far it is, each rank has for itself."""
-    for (file, at), f in project.all_functions().items():
+    for (file, at), f in project.functions.items():
         if not f.owner or "Thread" not in f.words:
             continue
         functions = project.files[file].functions
@@ -331,7 +331,7 @@ def is_dictionary(frame: Operators, path: str) -> bool:
         functions = [frame.function]
         if of_object:
             functions = [f for f in frame.source.functions if f.owner == frame.function.owner]
-        bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in n.pairs())
+        bound = (pair for f in functions for n in f.bindings for pair in n.pairs())
         known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
         frame.link.dictionaries[key] = known
     return path in known

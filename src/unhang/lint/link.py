@@ -14,7 +14,7 @@ from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.graphs import have_graphs
 from unhang.lint.ir import File, Found
 from unhang.lint.keeping import is_filled_by_batches, set_by_threads
-from unhang.lint.makers import Makers
+from unhang.lint.makers import NO_NAMES, Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
@@ -40,11 +40,11 @@ from unhang.lint.values import (
 _DEEPEST = 40
 _WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"}
 _SYNCS_NORMS = {"convert_sync_batchnorm", "SyncBatchNorm"}
-_NO_NAMES = {"<module>", "<lambda>", ""}
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
 Followed = tuple[int, int, frozenset[tuple[int, Value]]]  # a function, and what it is given
+NOTHING: frozenset[tuple[int, Value]] = frozenset()  # a function that is given nothing in particular
 
 
 class Link(Makers):
@@ -83,7 +83,8 @@ class Link(Makers):
         self._half: dict[Followed, set[Followed]] = {}  # who has asked for one that was not followed to its end
         self._twice: set[Followed] = set()
         self._following: list[Asked] = []  # the functions that are being followed now
-        self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
+        # Who has asked for it, and is to be followed again where it changes.
+        self._used: defaultdict[Asked, set[Asked]] = defaultdict(set)
         self.outside: dict[Kept, list[Outside]] = {}  # each value once
         self.pending: list[Outside] = []  # what others have set
         self.whole = self._kept_whole(files)
@@ -107,48 +108,58 @@ class Link(Makers):
 
     def _asked(self, *what: Any) -> None:
         if self._following:
-            self._used.setdefault(what, set()).add(self._following[-1])
+            self._used[what].add(self._following[-1])
 
-    def roots(self) -> Iterator[tuple[int, int]]:
+    @cached_property
+    def roots(self) -> list[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
-        words, trains = {*known.WORDS, "[]"}, self.wraps or self.trains
-        todo = self.project.all_functions()
-        filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
-            f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
-        }
-        asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
-        asking = {k for k, f in todo.items() if self.meeting_properties and asked.search(bytes(f.raw))}
+        words, roots = {*known.WORDS, "[]"}, list[tuple[int, int]]()
+        todo = dict(self.project.functions)
         for file, of in enumerate(self.project.files):
             own = {f.name for f in of.functions if not f.inside and not f.owner}
             if not own.isdisjoint(of.functions[0].words):
                 todo.pop((file, 0))
-                yield file, 0
-        while True:
-            found = [
-                k for k, f in todo.items()
-                if f.is_generator or f.name == "__iter__" or not words.isdisjoint(f.words) or k in asking
-                or any(d.rpartition(".")[2] in words for d in f.decorators)
-                or (trains and f.name == "forward" and not filters.isdisjoint(f.words))
-                or (trains and f.owner and not known.DRAWS.isdisjoint(f.words))
-            ]  # fmt: skip
-            if not found:
-                return
-            for key in found:
+                roots.append((file, 0))
+        found = {*self._roots_of_themselves(), *self.project.naming(words)} & todo.keys()
+        while found:
+            news: set[str] = set()
+            for key in sorted(found):
                 function = todo.pop(key)
-                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - _NO_NAMES
-                words |= {"apply"} if function.has_context else set()
-                if function.inside <= 0:
-                    yield key
-                else:  # what is written inside a function is followed with it, and then as what it hands out
-                    words.add(self.project.function(key[0], function.inside).name)
-                    yield key[0], function.inside
-                    if function.name != "<lambda>":
-                        yield key
+                news.update(function.sets)
+                news.add(function.name)
+                if function.owner:
+                    news.add(function.owner.rpartition(".")[2])
+                if function.has_context:
+                    news.add("apply")
+                if function.inside > 0:  # it is followed with what it is written in, and then as what it hands out
+                    news.add(self.project.function(key[0], function.inside).name)
+                    roots.append((key[0], function.inside))
+                if function.inside <= 0 or function.name != "<lambda>":
+                    roots.append(key)
+            news -= words | NO_NAMES
+            words |= news
+            found = self.project.naming(news) & todo.keys()
+        return roots
+
+    def _roots_of_themselves(self) -> Iterator[tuple[int, int]]:
+        """Functions that may come to a collective, whatever they call."""
+        functions, trains = self.project.functions, self.wraps or self.trains
+        filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
+            f.name for f in functions.values()
+            if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
+        }  # fmt: skip
+        asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
+        for key, f in functions.items():
+            is_layer = trains and f.name == "forward" and not filters.isdisjoint(f.words)
+            draws = trains and f.owner and not known.DRAWS.isdisjoint(f.words)
+            asks = self.meeting_properties and asked.search(bytes(f.raw))
+            if f.is_generator or f.name == "__iter__" or is_layer or draws or asks:
+                yield key
 
     @cached_property
     def meets(self) -> set[str]:
         """Names of calls in which ranks meet: collectives, and functions that make some."""
-        words, todo = set(known.MEETS), list(self.project.all_functions().values())
+        words, todo = set(known.MEETS), list(self.project.functions.values())
         while found := [f for f in todo if not words.isdisjoint(f.words) and f.inside <= 0]:
             words |= {f.name for f in found} - {"<module>", "__init__", "__call__", "forward", "main"}
             todo = [f for f in todo if words.isdisjoint(f.words)]
@@ -182,7 +193,7 @@ class Link(Makers):
 
     def makers(self) -> set[str]:
         """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
-        functions = [self.project.function(file, at) for file, at in self.roots() if at]
+        functions = [self.project.function(file, at) for file, at in self.roots if at]
         return {f.owner.partition(".")[0] or f.name for f in functions if f.inside <= 0}
 
     # Names.
@@ -287,24 +298,6 @@ class Link(Makers):
         return None
 
     @cached_property
-    def meeting_properties(self) -> set[str]:
-        """Names of properties that make collectives themselves, or in what they call."""
-        found = {name for _, name in self.of_libraries}
-        for of in self.project.files:
-            properties = [f for f in of.functions if f.decorators and f.owner and f.is_property]
-            makers = {f.name for f in of.functions if f.inside <= 0 and not known.MEETS.isdisjoint(f.words)}
-            words = known.MEETS | makers - _NO_NAMES if properties else known.MEETS
-            found |= {f.name for f in properties if not words.isdisjoint(f.words)}
-        return found
-
-    @cached_property
-    def of_libraries(self) -> dict[tuple[str, str], str]:
-        """Properties of objects of libraries, by what these are called and their names: which collectives they make."""
-        modules = {n.partition(".")[0] for of in self.project.files for n in of.names.values()}
-        told = (libraries.PROPERTIES[m] for m in modules & libraries.PROPERTIES.keys())
-        return {(owner, name): op for owner, name, op in told}
-
-    @cached_property
     def by_threads(self) -> dict[Kept, Value]:
         """Attributes of objects that a thread sets, at a time of its own."""
         return dict(set_by_threads(self.project))
@@ -325,7 +318,7 @@ class Link(Makers):
     def set_attribute(self, file: int, cls: str, name: str, value: Value) -> None:
         """A method sets an attribute of `self`."""
         if self._following:
-            self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
+            self._used[self._following[-1]].add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
         if value.kind == "param":
             self.given.add((file, cls, name))
@@ -354,7 +347,7 @@ class Link(Makers):
 
     # Functions.
 
-    def summary(self, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> Summary:
+    def summary(self, file: int, at: int, given: frozenset[tuple[int, Value]] = NOTHING) -> Summary:
         """What a function does to its callers; `given`: to one that gives these values."""
         from unhang.lint.flow import Frame
 
@@ -393,5 +386,5 @@ class Link(Makers):
 
     def environment(self, file: int, at: int) -> dict[str, Value]:
         """What the function around this one has bound so far."""
-        self._used.setdefault((file, self.project.function(file, at).inside), set()).add((file, at))
+        self._used[file, self.project.function(file, at).inside].add((file, at))
         return self.closures.get((file, at), {})

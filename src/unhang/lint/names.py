@@ -134,12 +134,11 @@ class Names:
         """A collective is made here."""
         if len(effect.way) == 1 and not effect.hidden and effect.param < 0:
             self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
-        if self.needs or self._unsure:
-            effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
-        doubt = DOUBT if self.guesses else effect.doubt
         effect = effect._replace(
-            ifs_here=len(self.conditions) - self._no_exits, doubt=doubt, after=effect.after or self.alone_before
-        )
+            needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure,
+            ifs_here=len(self.conditions) - self._no_exits, doubt=DOUBT if self.guesses else effect.doubt,
+            after=effect.after or self.alone_before,
+        )  # fmt: skip
         self.effects.append(effect)
         for way_out in self.ways_out:
             if not way_out.is_replaced:

@@ -220,7 +220,7 @@ class Passing(Operators):
             return Value(sort=fills) if fills else PLAIN
         offset = 1 if sort[0] == "bound" and (function.is_method or function.has_context) else 0
         given = given_of(node, function.parameters, offset, args)
-        place = self.place(node, name)._replace(text=f"{name or function.name}()")
+        place = Place(self.path, node.line, node.column, f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
         owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
         general = summary
@@ -322,14 +322,14 @@ class Passing(Operators):
         is_open = any(w[0] == "in" for _, w in words) and any(given[i][1].const is UNKNOWN for i, _ in words)
         is_open &= len(needs) < len(effect.needs)  # who can tell that it is this word?
         doubt = DOUBT if is_open else effect.doubt
-        effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here, doubt=doubt)
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):
             i = int(group[1:].partition(":")[0])
             group = self.group_of(given[i][0]) if i in given else "" if function.default_of(i) == Const(None) else "?"
         if effect.param < 0:
-            self.emit(effect._replace(way=way, group=group))
+            ifs = effect.ifs + effect.ifs_here
+            self.emit(effect._replace(way=way, group=group, needs=needs, ifs=ifs, doubt=doubt))
             return
         if effect.param not in given:
             return

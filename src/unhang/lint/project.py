@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from unhang.lint import known
 from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, calls_in, nodes_in
-from unhang.lint.special import name_of, paths_in
+from unhang.lint.special import name_of, variable_asked
 
 _MOST_STEPS = 6
 _LEAST_WORD = 5
 _MOST_LIKE = 20
-_SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
 # Three words that are no plain verb of libraries (`load_state_dict`), or two that are bound together.
 _DISTINCT = re.compile(
     r"(?!_|(?:load|save|get|set|register|from|named|zero|to|init|add|is|has|on|all|run|make|create|build|train|test|eval)_)\w{3,}_\w+_\w{3,}"
@@ -54,11 +54,15 @@ class Project:
             self._methods.append(methods)
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
+        self._bases: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        self._like: dict[tuple[str, str, bool], tuple[int, int] | None] = {}
+        self._stars = [[full for name, full in f.names.items() if name[0] == "*"] for f in self.files]
         self._gates: dict[tuple[int, int], bool] = {}
         self._flags: dict[tuple[str, str], bool] = {}
         self._picked_by: dict[str, bool] = {}
 
-    def all_functions(self) -> dict[tuple[int, int], Function]:
+    @cached_property
+    def functions(self) -> Mapping[tuple[int, int], Function]:
         """Every function, by its file and number."""
         return {(i, at): f for i, of in enumerate(self.files) for at, f in enumerate(of.functions)}
 
@@ -77,12 +81,12 @@ class Project:
     def _module(self, name: str, folder: str) -> int | None:
         bare = name.lstrip(".")
         dots = len(name) - len(bare)
-        parts = bare.split(".") if bare else []
+        below = bare.replace(".", os.sep)
         for _ in range(max(dots - 1, 0)):
             folder = os.path.dirname(folder)
         for _ in range(1 if dots else _MOST_STEPS):
-            base = os.path.join(folder, *parts)
-            for path in (base + ".py", os.path.join(base, "__init__.py")):
+            base = os.path.join(folder, below) if below else folder
+            for path in (f"{base}.py", f"{base}{os.sep}__init__.py"):
                 if path in self._by_path:
                     return self._by_path[path]
             folder = os.path.dirname(folder)
@@ -107,8 +111,8 @@ class Project:
             return None
         if name in of.names:
             return self.find_full(file, of.names[name], depth + 1)
-        for star, full in of.names.items():
-            module = self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file) if star[0] == "*" else None
+        for full in self._stars[file]:
+            module = self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file)
             found = self.find(module, name, depth + 1) if module is not None else None
             if found is not None:
                 return found
@@ -134,20 +138,26 @@ class Project:
         module = self.files[symbol.file].module
         return f"{module}.{symbol.name}" if symbol.name else module
 
-    def bases(self, file: int, name: str) -> Iterator[tuple[int, str]]:
+    def bases(self, file: int, name: str) -> list[tuple[int, str]]:
         """A class and the classes of the project that it inherits from, itself first."""
-        seen: set[tuple[int, str]] = set()
-        todo = [(file, name)]
+        key = file, name
+        if key not in self._bases:
+            self._bases[key] = self._found_bases(key)
+        return self._bases[key]
+
+    def _found_bases(self, cls: tuple[int, str]) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        todo = [cls]
         while todo:
             one = todo.pop(0)
-            if one in seen or len(seen) > 12:
+            if one in found or len(found) > 12:
                 continue
-            seen.add(one)
-            yield one
+            found.append(one)
             for base in self.files[one[0]].classes.get(one[1], ()):
                 symbol = self.symbol_of(one[0], base)
                 if symbol is not None and symbol.kind == "class":
                     todo.append((symbol.file, symbol.name))
+        return found
 
     def base_names(self, file: int, name: str) -> set[str]:
         """Full names of all that a class inherits from outside the project."""
@@ -188,7 +198,12 @@ class Project:
 
     def by_receiver(self, receiver: str, name: str, is_exact: bool = False) -> tuple[int, int] | None:
         """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`; `is_exact`: of an `Evaluator`."""
-        last = receiver.rpartition(".")[2]
+        key = receiver.rpartition(".")[2], name, is_exact
+        if key not in self._like:
+            self._like[key] = self._found_like(*key)
+        return self._like[key]
+
+    def _found_like(self, last: str, name: str, is_exact: bool) -> tuple[int, int] | None:
         word = last.replace("_", "").lower()
         if len(word) < _LEAST_WORD or name.startswith("__"):
             return None
@@ -237,34 +252,30 @@ class Project:
 
     def callers_by_name(self, name: str) -> list[tuple[tuple[int, int], Function]]:
         """Every function that calls something of this name."""
-        return self._by_word.get(name, [])
+        return [(key, self.functions[key]) for key in self._by_word.get(name, ())]
 
     @cached_property
-    def _by_word(self) -> dict[str, list[tuple[tuple[int, int], Function]]]:
-        found: dict[str, list[tuple[tuple[int, int], Function]]] = {}
-        for key, function in self.all_functions().items():
+    def _by_word(self) -> dict[str, list[tuple[int, int]]]:
+        found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for key, function in self.functions.items():
             for word in function.words:
-                found.setdefault(word, []).append((key, function))
+                found[word].append(key)
+        return dict(found)
+
+    def naming(self, words: Iterable[str]) -> set[tuple[int, int]]:
+        """Every function that calls something of one of these names, or is decorated by it."""
+        found: set[tuple[int, int]] = set()
+        for word in words:
+            found.update(self._by_word.get(word, ()), self._by_decorator.get(word, ()))
         return found
 
     @cached_property
-    def drops_out(self) -> bool:
-        """Whether modules leave out by chance what they compute, and each rank has a seed of its own for that."""
-        functions = self.all_functions().values()
-        if not any(w.startswith(("Dropout", "dropout")) for f in functions for w in f.words):
-            return False
-        return any(map(_seeds_by_rank, (f for f in functions if not _SEEDS.isdisjoint(f.words))))
-
-    def is_evaluated(self, function: Function) -> bool:
-        """Whether a function, or one that leads to it by its name, puts modules into the mode in which nothing is left out by chance."""
-        if "evaluated" not in function.notes:
-            seen, todo = {function.name}, [function]
-            while todo and "eval" not in todo[-1].words and len(seen) <= _MOST_LIKE:
-                callers = [f for _, f in self.callers_by_name(todo.pop().name) if f.name not in seen]
-                seen |= {f.name for f in callers}
-                todo[:0] = callers
-            function.notes["evaluated"] = bool(todo)
-        return bool(function.notes["evaluated"])
+    def _by_decorator(self) -> dict[str, list[tuple[int, int]]]:
+        found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for key, function in self.functions.items():
+            for decorator in function.decorators:
+                found[decorator.rpartition(".")[2]].append(key)
+        return dict(found)
 
     def is_sorted_by(self, e: Expr) -> bool:
         """Whether batches are picked elsewhere by whether they have the part that is asked for here: all ranks have it at once, perhaps."""
@@ -273,7 +284,7 @@ class Project:
 
     def _is_picked_by(self, word: str) -> bool:
         if word not in self._picked_by:
-            raw = [f for f in self.all_functions().values() if word.encode() in (b := bytes(f.raw)) and b"comp" in b]
+            raw = [f for f in self.functions.values() if word.encode() in (b := bytes(f.raw)) and b"comp" in b]
             made = (n for f in raw for n in nodes_in(f.body) if isinstance(n, Op) and n.op == "comp")
             asked = (c for n in made for loop in n.parts[1:] if isinstance(loop, Op) for c in loop.parts[2:])
             self._picked_by[word] = any(n == Const(word) for c in asked for n in nodes_in(c))
@@ -321,20 +332,6 @@ class Project:
         return inner[0] if len(inner) == 1 and self.function(symbol.file, symbol.at).parameters else None
 
 
-def _seeds_by_rank(function: Function) -> bool:
-    """Whether a function gives the generator of the process a seed by the rank: `torch.manual_seed(seed + rank)`."""
-    calls = [n for n in calls_in(function.body) if name_of(n) in _SEEDS and isinstance(n.func, Ref)]
-    given = [a for n in calls if name_of(n) == name_at(n.func) or name_at(n.func).startswith("torch.") for a in n.args]
-    named = set().union(*map(paths_in, given))
-    named |= {p for n in function.bindings if named & {*map(name_at, n.targets)} for p in paths_in(n.value)}
-    return any(known.rank_kind(p.rpartition(".")[2]) in ("rank", "local") for p in named)
-
-
-def name_at(e: Expr) -> str:
-    """The name that an expression is; empty: it is something else."""
-    return e.path if isinstance(e, Ref) else ""
-
-
 def _lets_one_through(name: str, body: list[Stmt]) -> bool:
     decorated = Ref(name)
     calls = [n for n in calls_in(body) if n.func == decorated]
@@ -371,16 +368,6 @@ def _is_of_rank(test: Expr) -> bool:
             kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
             return kind is not None and (isinstance(test, Op) or kind == "zero")
     return False
-
-
-def variable_asked(e: Expr) -> str | None:
-    """The variable of the environment that is asked for: `os.environ["RANK"]`, `os.getenv("RANK", 0)`; None: something else is."""
-    match e:
-        case Op(op="[]", parts=[Ref(path="os.environ"), Const(value=str() as name)]):
-            return name
-        case Call(func=Ref(path="os.environ.get" | "os.getenv"), args=[Const(value=str() as name), *_]):
-            return name
-    return None
 
 
 def _is_not_distributed(test: Expr) -> bool:

@@ -22,7 +22,7 @@ from unhang.lint.known import HINTS, is_of_test
 from unhang.lint.lower import Lowering
 from unhang.lint.syntax import Syntax
 
-_HINTS = re.compile(HINTS)
+_EXPERTS = re.compile(rb"self\.experts\b")
 _GIVES_UP = re.compile(rb"== 0:\s+return\b")  # where there is nothing in the batch, perhaps
 _NOQA = re.compile(rb"#\s*noqa(?::\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
 _OURS = re.compile(rb"#\s*unhang:\s*ignore(?:\[(?P<codes>[A-Z0-9,\s]*)\])?")
@@ -33,7 +33,7 @@ def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
     """What is kept of a file. It is parsed only where a hint or `is_wanted` says that something may be found. Never raises."""
     lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
     file = File(path, module_of(path), lines)
-    if not is_wanted and not _HINTS.search(data):
+    if not is_wanted and not has_hints(data):
         return file
     if path.endswith(".ipynb"):
         data, file.reason = _cells(data)
@@ -51,6 +51,11 @@ def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
     if file.reason:
         file.functions, file.found = [], []
     return file
+
+
+def has_hints(data: bytes) -> bool:
+    """Whether what is in a file may make a finding."""
+    return any(hint in data for hint in HINTS) or _EXPERTS.search(data) is not None
 
 
 def may_help(data: bytes) -> bool:

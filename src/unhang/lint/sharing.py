@@ -16,7 +16,7 @@ from unhang.lint.divergence import GROUPS
 from unhang.lint.exchange import Exchanges
 from unhang.lint.ir import Found, Ref, Set, calls_in, nodes_in
 from unhang.lint.keeping import is_filled_by_batches
-from unhang.lint.link import Link
+from unhang.lint.link import NOTHING, Link
 from unhang.lint.values import DIFFERS, Asked, Learned, Value
 
 _FEW = 3_000  # functions that one process follows sooner than another one is of use
@@ -46,7 +46,7 @@ def findings(link: Link, jobs: int) -> Iterator[tuple[str, Found]]:
 
 def _shares(link: Link, jobs: int) -> list[Roots]:
     """The functions to follow, each with its place in the order; one share for each process, whose files lie side by side."""
-    roots = list(enumerate(link.roots()))
+    roots = list(enumerate(link.roots))
     count = min(jobs, _MOST, 1 + len(roots) // _FEW)
     if count < 2 or "fork" not in multiprocessing.get_all_start_methods() or threading.active_count() > 1:
         return [roots]
@@ -106,7 +106,8 @@ def _follow(link: Link, share: Roots, turn: int) -> None:
         while pending and pending[-1].root < n:
             link.set_attribute(*pending.pop()[1:])
         link.when = turn, n
-        link.summary(*root)
+        if (*root, NOTHING) not in link._summaries:
+            link.summary(*root)
 
 
 def _follow_again(link: Link, share: Roots) -> None:
@@ -152,16 +153,18 @@ def _changed(link: Link, share: Roots, asked: set[Asked]) -> set[Asked]:
 
 def _forget(link: Link, stale: set[Asked]) -> None:
     """Forgets what functions gave before more was known."""
-    link.closures = {
-        (file, at): env for (file, at), env in link.closures.items()
-        if (file, link.project.function(file, at).inside) not in stale
-    }  # fmt: skip
+    for inner in [c for c in link.closures if (c[0], link.project.function(*c).inside) in stale]:
+        del link.closures[inner]
     link._twice.clear()
-    link._summaries = {key: summary for key, summary in link._summaries.items() if key[:2] not in stale}
-    link._tops = {key: top for key, top in link._tops.items() if (top[1], 0) not in stale}
+    for followed in [key for key in link._summaries if key[:2] in stale]:
+        del link._summaries[followed]
+    modules = {one[0] for one in stale if one[1] == 0}
+    for name in [name for name, (_, by) in link._tops.items() if by in modules] if modules else ():
+        del link._tops[name]
     link._attributes = {key: v for key, v in link._attributes.items() if (key[0], "attributes", key[1]) not in stale}
     link.whole_classes &= link._attributes.keys()
-    link._modules = {file: values for file, values in link._modules.items() if (file, 0) not in stale}
+    for file in modules:
+        link._modules.pop(file, None)
     link.threads = [t for t in link.threads if t.by not in stale]
     for key, report in list(link.findings.items()):
         report.by.difference_update(stale)
@@ -189,7 +192,7 @@ def _matters(link: Link, v: Value | None) -> bool:
 def _news(link: Link) -> set[Asked]:
     """What is known now that those who asked for it were not told."""
     if link.flags or link.global_flags:
-        return {*link.project.all_functions(), *((file, "attributes", cls) for file, cls in link._attributes)}
+        return {*link.project.functions, *((file, "attributes", cls) for file, cls in link._attributes)}
     told = link.answered
     news: set[Asked] = {
         (file, "built", cls) for (file, cls), given in link.built.items()

@@ -306,6 +306,16 @@ def paths_in(e: Expr) -> set[str]:
     return set()
 
 
+def variable_asked(e: Expr) -> str | None:
+    """The variable of the environment that is asked for: `os.environ["RANK"]`, `os.getenv("RANK", 0)`; None: something else is."""
+    match e:
+        case Op(op="[]", parts=[Ref(path="os.environ"), Const(value=str() as name)]):
+            return name
+        case Call(func=Ref(path="os.environ.get" | "os.getenv"), args=[Const(value=str() as name), *_]):
+            return name
+    return None
+
+
 def leaves_of(e: Expr) -> list[Expr]:
     """What a list or a dictionary is made of, one within another, without the keys; of a comprehension, its items."""
     if not isinstance(e, Op) or e.op not in ("seq", "dict", "comp"):

@@ -190,8 +190,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         is_known = of is not None and of[0] == "many" and of[1][0] in ("layer", "obj", "wrap", "many")
         return args[0] if is_known else Value(sort=("many", ("layer", full)))
     is_numeric = not full or full.startswith(_NUMBERS)
-    is_loss = any(word in full.lower() for word in ("loss", "crit"))
-    if outs and (is_numeric or is_loss):
+    if outs and (is_numeric or any(word in full.lower() for word in ("loss", "crit"))):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
         return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else sorts.TEST)
@@ -208,7 +207,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(joined.dep & (OF_DATA | DRAWN), joined.params, sorts.COUNT if is_count else sorts.TEST)
     if is_numeric and name in _SPREADS and joined.dep & OWN_BATCH:
         return Value(joined.dep & (OF_DATA | DRAWN) | LOSS, NO_PARAMS)
-    if is_numeric and name in _TESTS | _SPREADS and joined.params and not joined.dep:
+    if is_numeric and joined.params and not joined.dep and (name in _TESTS or name in _SPREADS):
         return Value(0, joined.params, sorts.TEST if name in _TESTS else None)
     if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:
         return base

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from unhang.lint import sorts
 from unhang.lint.ir import Expr, Found
@@ -56,7 +59,14 @@ class Place(NamedTuple):
     text: str
 
 
-class Value(NamedTuple):
+class Parts(msgspec.Struct, frozen=True):
+    """A named tuple in all but its speed: what is followed makes and asks millions of these."""
+
+    def _replace(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+
+class Value(Parts, frozen=True):
     """`dep`: how it may differ; `params`: parameters it depends on; `group`: of which group a rank is the number, empty: of all.
 
     `sort`: what it is, a tuple or None, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
@@ -151,7 +161,7 @@ def is_as_wanted(const: Any, wanted: Wanted) -> bool:
     return (const is None) == (wanted == "none") if isinstance(wanted, str) else bool(const) == wanted
 
 
-class Effect(NamedTuple):
+class Effect(Parts, frozen=True):
     """A collective that a call makes. `group`: empty for all ranks, `@2:name` for what parameter 2 holds.
 
     `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.

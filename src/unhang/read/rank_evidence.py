@@ -301,12 +301,20 @@ def _one_after_another(rank: int, records: Sequence[RankRecord], absent: list[Un
         if found and not _is_followed_by(found[-1], record):
             old = found.pop()
             is_same = old.identity == record.identity
-            if not is_same and _lived_together(old, record):
+            if not is_same and _has_started(old, record):
+                old, record = record, old
+            elif not is_same and _lived_together(old, record):
                 record.twins = (*old.twins, old.identity.pid or 0)
             reason = "it was given twice" if is_same else ANOTHER_WITH_ITS_RANK
             absent.append(Unavailable(f"process {old.identity.pid} of rank {rank}", reason))
         found.append(record)
     return found
+
+
+def _has_started(old: RankRecord, new: RankRecord) -> bool:
+    """Whether a rank that has come through init_process_group started a program which has its variables, and so its RANK."""
+    joined = [r.page is not None and r.page.initialized is True for r in (old, new)]
+    return joined == [True, False] and new.identity.pid in {s.process_id for s in old.stacks}
 
 
 def _is_followed_by(old: RankRecord, new: RankRecord) -> bool:

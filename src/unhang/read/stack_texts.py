@@ -22,6 +22,7 @@ ORIGINAL, _RAISED_ANEW = "Original Traceback (most recent call last):", "Caught 
 SWALLOWED = ("Exception ignored in", "Error in atexit._run_exitfuncs:", "--- Logging error ---")
 MAX_MESSAGE_LINES = 20
 MAX_CHAINED = 8
+_HEAD_OF_A_TASK = 40  # characters
 _FRAME = lazy_pattern(r'\s*File "(.+)", line (\d+)(?:, in (.*))?$')
 _FRAME_ALONE = lazy_pattern(r' {0,4}File "(.+\.py)", line (\d+), in (\S.*)$')
 _ERROR = lazy_pattern(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
@@ -29,6 +30,8 @@ _ERROR = lazy_pattern(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _CERTAIN_ERROR = lazy_pattern(
     r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Expired)|(?:\w+\.)+(?:exceptions|errors)\.[A-Z]\w*)(?:: ?(.*))?$"
 )
+# Above the frames of a task of Ray, in place of the line with which a traceback begins.
+_TASK = lazy_pattern(r"(?:\w+\.)*RayTaskError(?:\([\w.]{1,200}\))?: |ray::\S.{0,300}\(pid=\d")
 # Where an exception came from in C++ says no more of what it was, and may be another one's.
 _BACKTRACE = ("Exception raised from ", "C++ CapturedTraceback:", "frame #")
 # Processes that write at the same moment: each word as often as there are of them.
@@ -45,8 +48,8 @@ class Traceback:
     """One exception. `frames` are outermost first, as in the text. `owner`: the rank that raised it, where known.
 
     `before`: those that it followed in a chain, the first ones. `is_cause`: the next one was raised from it. `has_head`: the text began with the
-    line that every traceback begins with. `is_ignored`: Python printed it for an exception that it could not raise. `raised_anew`: what
-    stands above it, and is the same, as another process or thread raised it.
+    line that every traceback begins with, or with that of a task of Ray (`is_task`) and a frame. `is_ignored`: Python printed it for an exception
+    that it could not raise. `raised_anew`: what stands above it, and is the same, as another process or thread raised it.
     """
 
     type: str = ""
@@ -59,6 +62,7 @@ class Traceback:
     has_head: bool = True
     is_ignored: bool = False
     in_box: bool = False
+    is_task: bool = False
     raised_anew: Traceback | None = None
 
     @property
@@ -71,7 +75,7 @@ class TracebackReader:
     """Takes the lines of one stream, without prefix. `found` holds, of each chain of exceptions, the last."""
 
     def __init__(self, many_lines: bool = True, owner: int | None = None) -> None:
-        """`many_lines`: the lines after the exception belong to its message (no other writer shares the stream)."""
+        """`many_lines`: the lines after the exception belong to its message (no other writer shares the stream); else what a colon announces does."""
         self.owner = owner
         self.found: list[Traceback] = []
         self._open: Traceback | None = None
@@ -97,6 +101,9 @@ class TracebackReader:
                 self.found[-1].is_cause = bare == CHAINED[0]
             return True
         self._ignored = bare.startswith(SWALLOWED)
+        if "ray" in line[:_HEAD_OF_A_TASK] and _TASK.match(line):
+            self._open = Traceback(first_line=number, owner=self.owner, has_head=False, is_task=True)
+            return True
         if self._open is not None:
             return self._message(line) if self._open.type else self._inside(line)
         if _FRAME_ALONE.match(line):
@@ -110,6 +117,7 @@ class TracebackReader:
         frame = _BOX_FRAME.match(line) if current.in_box else _FRAME.match(line)
         if frame is not None:
             current.frames.append(Frame(frame[1], int(frame[2][:9]), (frame[3] or "<module>").strip()))
+            current.has_head |= current.is_task
             return True
         if not line.strip() or line[0].isspace() or (current.in_box and _BOX_LINE.match(line)):
             return True
@@ -138,7 +146,7 @@ class TracebackReader:
         current = self._open
         assert current is not None
         is_over = not line.strip() or line.startswith(_BACKTRACE) or len(current.message) >= MAX_MESSAGE_LINES
-        if is_over or not self._many_lines:
+        if is_over or not (self._many_lines or current.message[-1].endswith(":")):
             self._open = None
             return False
         current.message.append(line)

@@ -83,7 +83,7 @@ def fixes_of(
         shown = _blank_input(frame, condition, made) if frame is not None else None
         shown = shown or (of_monitor(unsynced_metric(frame, condition.test)) if frame is not None else None)
         remedies = (shown or decided_together(frame, condition),)
-    return (*remedies, _LONGER_TIMEOUT)
+    return (*remedies, LONGER_TIMEOUT)
 
 
 def _blank_input(frame: Frame, condition: Condition, made: Sequence[Frame]) -> Fix | None:
@@ -100,18 +100,19 @@ def _blank_input(frame: Frame, condition: Condition, made: Sequence[Frame]) -> F
     )
 
 
-def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_skipped: bool) -> tuple[Fix, ...]:
-    """The same where all ranks run the frame's line, and a library went two ways below it. `inside`: where, on `who` and on the others."""
+def look_inside(
+    frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_skipped: bool, asked: Condition | None
+) -> Fix:
+    """The same where all ranks run the frame's line, and a library went two ways below it. `inside`: where, on `who` and on the others; `asked`: what the library asks there."""
     mine, theirs = (w.place(f) for f in inside)
     did = f"the others made the call of {theirs}, {who} went on to {mine}"
-    return (
-        edit(
-            f"Find what is not the same on every rank below {_where(frame)}",
-            f"{did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: a setting, a callback or a value "
-            "that the library asks for there is not the same",
-            kind=LOOK,
-        ),
-        _LONGER_TIMEOUT,
+    why = "a setting, a callback or a value that the library asks for there is not the same"
+    if asked is not None and len(asked.text) <= 2 * _LONGEST and "\n" not in asked.text:
+        why += f"; one of the two calls runs only if `{asked.text}` ({w.line_at(asked.path, asked.line)})"
+    return edit(
+        f"Find what is not the same on every rank below {_where(frame)}",
+        f"{did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: {why}",
+        kind=LOOK,
     )
 
 
@@ -303,6 +304,6 @@ def _where(frame: Frame | None) -> str:
     return w.spot(frame) if frame else "the call"
 
 
-_LONGER_TIMEOUT = Fix(
+LONGER_TIMEOUT = Fix(
     f"{NO_HELP}a longer timeout, or other NCCL settings", verify="the ranks come to other calls there with any timeout"
 )

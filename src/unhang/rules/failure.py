@@ -35,6 +35,7 @@ _NO_PICKLE = re.compile(
     r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated"
     r"|Trying to create tensor with negative dimension|Storage size calculation overflowed|invalid load key"
     r"|Invalid (?:mt19937|philox) state|RNG state is wrong size"
+    r"|[Tt]ried to allocate (?:more than 1EB|\d{6,}\.\d+ GiB|\d{15,} bytes)"
 )
 _UNPICKLES = frozenset({"_tensor_to_object", "all_gather_list", "all_gather_object", "broadcast_object_list", "gather_object",
                         "broadcast_object", "recv_object_list", "scatter_object_list", "synchronize_rng_state"})  # fmt: skip
@@ -252,24 +253,34 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
     if is_half_written(s, first):
         return True
-    error = first.error
+    error, is_unshared = first.error, first.names("cause.file_not_shared")
     # The program found a path that it does not want, and said so in its own words: the system's have a number.
     is_of_the_program = error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
     # What is not there, or is there already, is a socket of another process, or a name in shared memory.
     is_no_path = any(f.file.endswith(_OF_PROCESSES) for f in error.frames)
-    if not first.names("cause.file_race") or is_of_the_program or is_no_path:
+    if not first.names("cause.file_race") or (is_of_the_program and not is_unshared) or is_no_path:
         return False
     if first.failures:
         return 0 < len(first.ranks) < len(s.case.world)
-    return first.names("cause.file_of_others") or (
-        first.names("cause.file_missing")
-        and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+    return (
+        is_unshared
+        or first.names("cause.file_of_others")
+        or (
+            first.names("cause.file_missing")
+            and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+        )
     )
 
 
 def is_of_objects(first: FirstException) -> bool:
     """Whether what another rank sent could not be unpickled, or has no size that can be: another object than the one that was awaited, or a tensor."""
     return bool(_NO_PICKLE.search(first.text)) and any(f.function in _UNPICKLES for f in first.error.frames)
+
+
+def is_of_a_fork(first: FirstException) -> bool:
+    """Whether a loader's worker could not begin to use the device: it was forked from a process that had."""
+    is_worker = any(f.file.replace("\\", "/").endswith("utils/data/_utils/worker.py") for f in first.error.frames)
+    return is_worker and "CUDA error: initialization error" in first.text
 
 
 def is_half_written(s: Situation, first: FirstException) -> bool:

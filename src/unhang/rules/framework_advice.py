@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from unhang.analyze import framework_settings
 from unhang.analyze.decisions import unsynced_monitor
-from unhang.analyze.divergence import Divergence
+from unhang.analyze.divergence import Divergence, library_tests
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.locks import blocks_at, held_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST
@@ -162,16 +163,31 @@ def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
 def of_stop_apart(d: Divergence) -> Fix | None:
     """For ranks that are through with the training of a framework while others train, by metrics that each computed for itself."""
     line = framework_settings.trains_below(d)
-    own = framework_settings.own_metrics(str(Path(line.file).parent)) if line is not None else None
-    if line is None or own is None:
+    return _same_metrics(line, "stops", "early stopping") if line is not None else None
+
+
+def of_best_metric(d: Divergence) -> Fix | None:
+    """For a call of a Trainer that only ranks make whose own metric has once been the best."""
+    is_asked = any(_BEST.search(c.text) for c in library_tests(d))
+    return (
+        _same_metrics(d.location, "saves", "`metric_for_best_model`") if is_asked and d.location is not None else None
+    )
+
+
+_BEST = re.compile(r"\bbest_(?:metric|global_step|model_checkpoint)\b")
+
+
+def _same_metrics(line: Frame, does: str, what: str) -> Fix | None:
+    own = framework_settings.own_metrics(str(Path(line.file).parent))
+    if own is None:
         return None
     return edit(
-        "Give the framework metrics that are the same on every rank: it stops by them",
-        f"# {w.spot(own.at)}, before this line: `{own.name}` holds what this rank alone has computed, and early stopping decides by it\n"
+        f"Give the framework metrics that are the same on every rank: it {does} by them",
+        f"# {w.spot(own.at)}, before this line: `{own.name}` holds what this rank alone has computed, and {what} decides by it\n"
         f"for name, value in {own.name}.items():\n"
-        f"    total = torch.tensor(float(value), device=self.args.device)\n"
-        f"    torch.distributed.all_reduce(total)\n"
-        f"    {own.name}[name] = total.item() / self.args.world_size",
+        f"    mine = torch.tensor([float(value), 1.0] if value == value else [0.0, 0.0], device=self.args.device)\n"
+        f"    torch.distributed.all_reduce(mine)   # a rank whose value is NaN does not count\n"
+        f"    {own.name}[name] = (mine[0] / mine[1]).item()",
     )
 
 

@@ -200,6 +200,8 @@ def _of_children(s: Situation, late: LateRank, frame: Frame, evidence: RankEvide
     is_full = state is not None and bool(state.child_writes)
     is_of_input = state is not None and bool(state.child_asks) and not is_full
     beside = [t for r, e in s.case.ranks.items() if r != late.rank for t in children_of(e)]
+    if awaits == "a child process" and (joins := next(filter(None, map(_joins, children)), None)):
+        yield _fix("own variables", rank=late.rank, joins=w.spot(joins))
     if awaits == "a child process" and is_of_input and host_waits.writes_to_child(frame.file):
         yield _fix("end of input")
     if awaits == "a pipe" and (question := outside_waits.asks_at(children, beside)):
@@ -223,6 +225,12 @@ def _of_children(s: Situation, late: LateRank, frame: Frame, evidence: RankEvide
     if awaits in OF_A_PROCESS and (silent := host_waits.unanswered([*s.case.launcher_stacks, *children])):
         spot = w.line_at(silent.head.file, silent.way.leaves_at)
         yield _fix("answer each", spot=spot, test=silent.way.text, answer=silent.answer)
+
+
+def _joins(thread: ThreadStack) -> Frame | None:
+    """The line of the user's code at which a process stands in init_process_group."""
+    at = next((i for i, f in enumerate(thread.frames) if f.function == "init_process_group" and not f.is_user), -1)
+    return next(iter(user_frames(thread.frames[at + 1 :])), None) if at >= 0 else None
 
 
 def _asked_to_end(gone: outside_waits.EndedSleepers) -> Fix:

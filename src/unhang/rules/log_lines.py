@@ -10,11 +10,12 @@ from pathlib import PurePath
 from typing import Any
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import SeenError, errors_of, ranks_of
+from unhang.analyze.first_errors import SeenError, errors_of, outlived, ranks_of
 from unhang.analyze.log_progress import bar_name, elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs import kinds_in
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
 from unhang.rules.base import Found
@@ -27,6 +28,8 @@ _MOST_NODES = 3
 _LEAST_QUIET_S, _LEAST_LIMIT_S, _MOST_OF = 600, 300, 0.5
 _BARE = re.compile(r"\+ (?:\w+=\S* )*(?:\S*/)?python")
 _TOLD_TO_END = (None, 0, -15, -9)
+_OF_UCX, _PRINTS_ON = "UCX", 3
+_OF_FAILURE = lazy_pattern(r"(?i)error|fail|abort|fatal|killed|exited with")
 
 
 def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceLine, ...]:
@@ -93,8 +96,8 @@ def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
 
 
 def failed_alone(s: Situation) -> tuple[int, ...]:
-    """Whom a launcher saw fail: those that ended with one code of their own, if all others were only told to end; whom mpirun saw end first."""
-    ended = s.events.of("ending.mpirun_exit", "ending.mpirun")
+    """Whom a launcher saw fail: those that ended with one code of their own, if all others were only told to end; whom a launcher names as the first to end."""
+    ended = s.events.of("ending.mpirun_exit", "ending.mpirun", "ending.shard")
     if ended and ended[0].rank is not None:
         return (ended[0].rank,)
     codes = {r: e.exit.code for r, e in s.case.ranks.items() if e.exit is not None and e.exit.code not in _TOLD_TO_END}
@@ -362,6 +365,23 @@ def sure_beside(s: Situation, confidence: float, events: Iterable[LogEvent] = ()
     first = first_exception(s)
     is_said_there = first is not None and first.seen is not None and any(is_line_of(first.seen, e) for e in events)
     return min(confidence, BESIDE_ANOTHER_ERROR) if has_other_error(s) and not is_said_there else confidence
+
+
+def not_outlived(s: Situation, events: Iterable[LogEvent]) -> list[LogEvent]:
+    """The events after which the training moved no more: what failed before, it did without."""
+    return [e for e in events if not outlived(s, e)]
+
+
+def only_probed(s: Situation, events: Sequence[LogEvent]) -> bool:
+    """Whether UCX alone complains, which is asked also where another way is taken then, and the program prints on with nothing else wrong."""
+    if (
+        not all(_OF_UCX in e.text for e in events)
+        or errors_of(s)
+        or any(e.says and _OF_UCX not in e.text for e in s.events)
+    ):
+        return False
+    behind = [x.text for x in s.case.log[events[-1].order + 1 :] if x.text.strip() and _OF_UCX not in x.text]
+    return len(behind) >= _PRINTS_ON and not any(_OF_FAILURE.search(text) for text in behind)
 
 
 def is_line_of(error: SeenError, event: LogEvent) -> bool:

@@ -24,6 +24,15 @@ _REMOVED_TWICE = "".join(
     for r in (1, 3)
 )
 
+_PART = """\
+Traceback (most recent call last):
+  File "/w/tools/train.py", line 116, in main
+    runner.train()
+  File "/v/site-packages/mmengine/dist/dist.py", line 1007, in collect_results_cpu
+    with open(path, 'rb') as f:
+FileNotFoundError: [Errno 2] No such file or directory: '/tmp/tmp2z9xkq1m/part_8.pkl'
+"""
+
 
 def _half(ago_s: float) -> Later:
     """Rank 1 could not read a file that was written so many seconds before."""
@@ -51,6 +60,8 @@ CASES = {
             make_case({}, errors={0: "FileExistsError: ck-1000 already exists@main:30>save:7"}, hang=None, exit_code=1),
             "the program itself refuses a path that it finds",
         ),
+        Fires(log_case(_PART), ()),
+        Quiet(log_case(_PART.replace("part_8.pkl", "labels.pkl")), "a file that nobody writes"),
         Fires(_half(0.2), (1,), 4),
         Quiet(_half(90), "a file from before the job that one rank cannot read"),
     ),

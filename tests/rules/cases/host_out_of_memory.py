@@ -21,6 +21,12 @@ Loading checkpoint shards:  50%|#####     | 2/4 [00:27<00:27, 13.69s/it]
 [2023-04-14 13:11:27,885] [ERROR] [launch.py:434:sigkill_handler] ['python', '-u', 'main.py', '--local_rank=0'] exits with return code = -9
 """
 
+_SAVING = """\
+{'loss': 0.9411, 'learning_rate': 1.6e-05, 'epoch': 0.61}
+Saving model checkpoint to out/checkpoint-300
+[2024-07-06 18:21:09,733] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -9) local_rank: 1 (pid: 202101) of binary: python
+"""
+
 _STARTED = """\
 [launch.py:256:main] process 51870 spawned with command: ['python', '-u', 'train.py', '--local_rank=0', '--x']
 [launch.py:256:main] process 51871 spawned with command: ['python', '-u', 'train.py', '--local_rank=1', '--x']
@@ -57,6 +63,10 @@ CASES = {
         ),
         Quiet(
             log_case(_LOADING.replace("Loading checkpoint shards", "Epoch 3")), "a SIGKILL in the middle of training"
+        ),
+        Fires(log_case(_SAVING), (1,)),
+        Quiet(
+            log_case(_SAVING.replace("[2024", "{'loss': 0.9, 'epoch': 0.6}\n[2024", 1)), "a SIGKILL after further steps"
         ),
         Fires(log_case(_used(5, 46, 105, 161)), (0,)),
         Quiet(log_case(_used(5, 46, 44, 45)), "the memory in use stayed as it was"),

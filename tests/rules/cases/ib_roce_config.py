@@ -5,8 +5,15 @@ from __future__ import annotations
 from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
 
+_RETRIED = """\
+node-b:3:5 [3] NCCL INFO Channel 03/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
+node-b:3:7 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.8.31<4> with error 12, opcode 0, len 0, vendor err 129
+"""
+
 CASES = {
     "ib-roce-config": (
+        Fires(log_case(_RETRIED), ()),
+        Quiet(log_case(_RETRIED.replace("GDRDMA\n", "GDRDMA\nstep 3 loss 0.1\n")), "the way had worked before"),
         Fires(
             log_case(
                 "node-c:862:485 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable\n"

@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
 
+_OF_UCX = (
+    "[1706.2] [n1:7 :0] ib_md.c:309 UCX  ERROR ibv_reg_mr(address=0x7f, length=8) failed: Cannot allocate memory\n"
+)
+_STEPS = "\n".join(f"step {i} loss 2.1" for i in range(20))
+
 CASES = {
     "memlock-limit": (
         Fires(
@@ -20,5 +25,12 @@ CASES = {
             ),
             "a warning in a job that works",
         ),
+        Quiet(
+            log_case(_OF_UCX + "Starting\nRound 1\nRound 2\n"),
+            "UCX alone, which was asked and then not taken: the program prints on",
+        ),
+        Fires(log_case(_OF_UCX + "Starting\nRuntimeError: it failed\n"), ()),
+        Fires(log_case(_OF_UCX + "pml_ucx.c:309  Error: Failed to create UCP worker\nMPI_Init\naborted\n"), ()),
+        Quiet(log_case(_OF_UCX + _STEPS), "the training moved on without it"),
     ),
 }

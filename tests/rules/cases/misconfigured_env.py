@@ -26,6 +26,8 @@ _SHORT = (
     "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)={limit}) ran for 90 milliseconds before timing out.\n"
 )
 
+_NO_WAY = "node-1:3:4 [1] enqueue.cc:422 NCCL WARN Error : no algorithm/protocol available\n"
+
 CASES = {
     "misconfigured-env": (
         Fires(log_case(_IB), ()),
@@ -93,5 +95,7 @@ CASES = {
             (),
         ),
         Quiet(log_case(_SHORT.format(limit=5000)), "a limit of some seconds is one that somebody may want"),
+        Fires(log_case("node-1:3:4 [1] NCCL INFO NCCL_ALGO set by environment to CollNet\n" + _NO_WAY), ()),
+        Quiet(log_case(_NO_WAY), "NCCL finds no way to do a collective, and nothing tells that one was forced"),
     ),
 }

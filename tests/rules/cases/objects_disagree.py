@@ -23,9 +23,15 @@ Traceback (most recent call last):
 RuntimeError: Trying to create tensor with negative dimension -686245457367107674: [-686245457367107674]
 """
 
+_HUGE = _SIZE.replace(
+    _SIZE.splitlines()[-1], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory."
+)
+
 CASES = {
     "objects-disagree": (
         Fires(log_case(_GATHERED), (), 174),
+        Fires(log_case(_HUGE), (), 12),
+        Quiet(log_case(_HUGE.replace("more than 1EB memory.", "2.00 GiB.")), "an object that did not fit"),
         Fires(log_case(_SIZE), (), 12),
         Quiet(log_case(_GATHERED.replace("all_gather_list", "load_cache")), "a file that cannot be unpickled"),
         Quiet(

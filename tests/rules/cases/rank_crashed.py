@@ -67,6 +67,20 @@ Root Cause (first observed failure):
   exitcode  : -9 (pid: 71)
 """
 
+# Engines that serve, whose launchers end the others.
+_TGI = """\
+INFO text_generation_launcher: Starting shard rank=0
+INFO text_generation_launcher: Starting shard rank=1
+ERROR shard-manager: text_generation_launcher: Shard process was signaled to shutdown with signal 9 rank=1
+ERROR text_generation_launcher: Shard 1 failed to start
+INFO text_generation_launcher: Shutting down shards
+"""
+_VLLM = """\
+INFO 05-02 10:11:11 model_runner.py:680] Starting to load model opt
+ERROR 05-02 10:11:12 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 812 died, exit code: {}
+INFO 05-02 10:11:12 multiproc_worker_utils.py:124] Killing local vLLM worker processes
+"""
+
 _STEP, _ACTOR = (
     "step {} loss 2.13",
     "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
@@ -176,5 +190,8 @@ CASES = {
             log_case("\n".join((_STEP.format(7), _ACTOR, *map(_STEP.format, (8, 9, 10))))),
             "a worker that was replaced: the training came further",
         ),
+        Fires(log_case(_TGI), (1,)),
+        Fires(log_case(_VLLM.format(-9)), ()),
+        Quiet(log_case(_VLLM.format(-15)), "the launcher's SIGTERM, as an engine that serves tells of it"),
     ),
 }

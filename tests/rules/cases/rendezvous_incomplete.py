@@ -39,6 +39,7 @@ CASES = {
         ),
         Fires(make_case({}, world=0, hang="suspected", launcher="~rendezvous"), ()),
         Fires(log_case(_BARRIER.format(1, 1)), (1,)),
+        Fires(log_case(_BARRIER.format(32, 1)), (1,)),
         Fires(log_case(_CLIENTS), ()),
         Fires(
             log_case(

@@ -19,6 +19,17 @@ _LOG = """\
 [rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE)
 """
 
+_SCATTER = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/app/train.py", line 38, in exchange
+[rank0]:     dist.scatter_object_list(got, hands, src=0)
+[rank0]:   File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4778, in scatter
+[rank0]:     work = group.scatter(output_tensors, input_tensors, opts)
+[rank0]: RuntimeError: {}
+"""
+
+_ITEMS = "ProcessGroupGloo::scatter: Incorrect input list size 2. Input list size should be 3, same as size of the process group."
+
 _STEPS = """\
 step 177, loss 0.1, cuda:0 7.4GB
 step 177, loss 0.1, cuda:1 7.4GB
@@ -46,6 +57,19 @@ Traceback (most recent call last):
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
 
+_FORKED = """\
+Traceback (most recent call last):
+  File "/w/train.py", line 33, in train
+    for batch in loader:
+  File "/v/site-packages/torch/utils/data/dataloader.py", line 681, in __next__
+    data = self._next_data()
+RuntimeError: Caught RuntimeError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/v/site-packages/torch/utils/data/_utils/worker.py", line 302, in _worker_loop
+    data = fetcher.fetch(index)
+RuntimeError: CUDA error: initialization error
+"""
+
 CASES = {
     "user-exception": (
         Fires(
@@ -55,10 +79,17 @@ CASES = {
         ),
         Fires(make_case({}, errors=dict.fromkeys(range(3), _COLLECTED), hang=None, exit_code=1), (1,), 17),
         Fires(log_case(_LOG), (2,), 41),
+        Fires(log_case(_SCATTER.format(_ITEMS)), (0,), 38),
+        Fires(log_case(_FORKED), (), 33),
         Fires(log_case(_STEPS), (1,)),
         Quiet(make_case({}, errors={0: _ECHO, 2: _ECHO}, hang=None, exit_code=1), "lost peers are echoes"),
+        Quiet(log_case(_SCATTER.format("Connection reset by peer")), "a library between the ranks tells of no program"),
         Quiet(make_case({r: ["all_reduce[8]@main:10"] for r in range(4)}, hang=None, exit_code=0), "no failure"),
         Quiet(log_case(_HANDLED), "an exception that was handled: the steps went on"),
         Quiet(log_case(_DRIVER), "what the launcher raises because a rank failed"),
+        Quiet(
+            log_case(_FORKED.replace("utils/data/_utils/worker.py", "cuda/__init__.py")),
+            "a call of the device that a process of the rank itself could not make",
+        ),
     ),
 }

@@ -65,6 +65,12 @@ def test_metrics_of_all_ranks_are_not(made: str, tmp_path: Path) -> None:
     assert own_metrics(str(tmp_path)) is None
 
 
+@pytest.mark.parametrize(("added", "is_own"), [("worst(self.level)", True), ("reduce(worst(self.level))", False)])
+def test_what_is_added_to_metrics_of_all_ranks_is_of_one(added: str, is_own: bool, tmp_path: Path) -> None:
+    written(tmp_path, _TRAINER.format(made=f"super().evaluate(); metrics['worst'] = {added}"))
+    assert (own_metrics(str(tmp_path)) is not None) is is_own
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [("flush(trainer.log_dir)", "trainer.log_dir"), ("flush(trainer.log_dir())", ""), ("flush(trainer.name)", "")],

@@ -321,6 +321,18 @@ def test_two_processes_of_a_rank_at_once_are_no_attempts(run):
     assert absences(case)["process 100 of rank 0"] == "another process of this rank started while it ran"
 
 
+def test_a_program_that_a_rank_starts_is_not_the_rank(run):
+    """It has the RANK of the one that started it, which has been in the group for long."""
+    seen = [
+        {"pid": 101, "os_thread_id": 101, "thread_name": "MainThread", "frames": [{"name": "f", "filename": "t.py"}]}
+    ]
+    rank(run, 0, 100, page_bin=made_page((100, 0, 0, 0, 0, 0, 0, 1)), pyspy_json=seen, **started(1, 1))
+    rank(run, 0, 101, page_bin=made_page((101,)), **started(1, 3))
+    case = read_bundle(run)
+    assert case.ranks[0].identity.pid == 100
+    assert absences(case)["process 101 of rank 0"] == "another process of this rank started while it ran"
+
+
 def test_a_rank_that_left_early_is_no_attempt_of_its_own(run):
     rank(run, 0, 100, **started(2, 1, 2))
     rank(run, 1, 101, **started(2, 4))

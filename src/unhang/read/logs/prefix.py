@@ -193,7 +193,8 @@ _MOST_HEAD = 100
 _ICEFALL = re.compile(r"[A-Z]{4,8} \[\w{1,40}\.py:\d{1,5}\] \((\d{1,5})/\d{1,5}\) ")
 # An engine's logger, before each line of a traceback that it writes.
 _OF_A_TRACEBACK = re.compile(
-    r"ERROR (?=(\d\d-\d\d \d\d:\d\d:\d\d) )[\d: -]{15}\[?[\w/.]{1,80}\.py:\d{1,6}\](?: (?=\s|$|Traceback \(|[\w.]{1,80}(?:Error|Exception|Timeout)\b)|$)"
+    r"ERROR (?=(\d\d-\d\d \d\d:\d\d:\d\d) )[\d: -]{15}\[?[\w/.]{1,80}\.py:\d{1,6}\](?: (?=\s|$|Traceback \(|[\w.]{1,80}(?:Error|Exception|Timeout|Interrupt|Expired)\b"
+    r"|Exception(?:: |$)|The above exception was |During handling of the above )|$)"
 )
 _COMPOSER = re.compile(r": rank(\d{1,7})\[(\d{1,9})\]")
 _NCCL = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(\d{1,9}):\d{1,9} \[(\d{1,4})\] ")

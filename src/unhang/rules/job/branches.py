@@ -8,7 +8,7 @@ from dataclasses import replace
 from unhang.analyze import leaving, order
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
-from unhang.analyze.divergence import Divergence
+from unhang.analyze.divergence import Divergence, library_tests
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.framework_settings import hidden_forward
 from unhang.analyze.overtaking import line_passed
@@ -21,16 +21,17 @@ from unhang.analyze.ways_out import WayOut, asks_a_method, caught_raise, is_of_d
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
+    LONGER_TIMEOUT,
     decided_together,
     deciding,
-    fixes_inside,
     fixes_of,
     gate_of,
+    look_inside,
     said_plainly,
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_apart
+from unhang.rules.framework_advice import of_apart, of_best_metric
 from unhang.rules.remedies import NO_REMEDY, led_by_python, remedy_of
 
 
@@ -210,7 +211,8 @@ def _usual_fixes(
     if hidden is not None:
         return ("no wrapper",)
     if inside is not None:
-        return fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
+        asked = next(iter(library_tests(d)), None)
+        return (of_best_metric(d) or look_inside(frame, inside, w.name_ranks(d.odd), d.skipped, asked), LONGER_TIMEOUT)
     made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
     return fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_apart(d))
 

@@ -25,7 +25,7 @@ from unhang.rules.failure import (
     name_or,
     somebody_died,
 )
-from unhang.rules.log_lines import failed_alone, found_in, in_order, on_nodes, ranks_in, sure_beside
+from unhang.rules.log_lines import failed_alone, found_in, in_order, not_outlived, on_nodes, ranks_in, sure_beside
 
 _SPINS, _MOVED_S = 95.0, 1.0
 _MOST_QUOTED_FACTS = 4
@@ -148,7 +148,7 @@ def driver_bug(s: Situation) -> Found | None:
 @rule("fabric-manager")
 def fabric_manager(s: Situation) -> Found | None:
     """The full message names it; a bare code is weaker, and want of memory may be want of multicast slots."""
-    events = s.events.of("fabric.multicast_failed", "fabric.system_not_ready", "fabric.manager_failed")
+    events = not_outlived(s, s.events.of("fabric.multicast_failed", "fabric.system_not_ready", "fabric.manager_failed"))
     if not events:
         return None
     kinds, codes = {e.kind for e in events}, {e["code"] for e in events}
@@ -166,7 +166,7 @@ def fabric_manager(s: Situation) -> Found | None:
 @rule("nccl-or-library-bug")
 def nccl_or_library_bug(s: Situation) -> Found | None:
     """Failed checks; those with a fallback only beside an error of NCCL, and none where something else came first."""
-    found = s.events.of("nccl.internal_assert")
+    found = not_outlived(s, s.events.of("nccl.internal_assert"))
     other = (*_SHM_NAMED, *_SHM_FAILED, *_SHM_SIGNALS, "fabric.connect_failed", "rdma.")
     if not found or somebody_died(s, found) or s.events.has(*other):
         return None
@@ -255,7 +255,7 @@ def shm_too_small(s: Situation) -> Found | None:
     """Segments that could not be made, and bus errors: of a launcher's line the local rank is the rank on one node."""
     cuda = [e.order for e in s.events.of("nccl.cuda_failure")]
     failed = [e for e in s.events.of(*_SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
-    found = (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s))
+    found = not_outlived(s, (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s)))
     is_of_the_program = {e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s)
     if not found or is_of_the_program or s.events.has("shm.forbidden"):
         return None
@@ -309,7 +309,7 @@ def device_spins(s: Situation) -> Iterator[Found]:
 @rule("cuda-kernel-error")
 def cuda_kernel_error(s: Situation) -> Found | None:
     """The first exception, else a line of the watchdog or of the kernel itself that came before it."""
-    events = s.events.of("cuda.assertion", "cuda.watchdog_error", "cuda.kernel_error")
+    events = not_outlived(s, s.events.of("cuda.assertion", "cuda.watchdog_error", "cuda.kernel_error"))
     first = first_exception(s)
     assertion = next((e["assertion"] for e in events if e["assertion"]), "")
     sure, words = (0.97 if assertion else 0.92), {"assertion": f": assertion `{assertion}`" if assertion else ""}
@@ -344,7 +344,7 @@ _OF_CUDA = lazy_pattern(r"unhandled cuda error|no kernel image|CUDA error|Cuda f
 def version_mismatch(s: Situation) -> Iterator[Found]:
     """Lines that name it, else nodes of a failed job that print other versions."""
     events = s.events.of(*_UNFIT, "version.ofi_register") or _lacks_code(s) or _other_versions(s)
-    if events:
+    if events := not_outlived(s, events):
         confidence = sure_beside(s, 0.96 if any(e.kind in _SURELY_UNFIT for e in events) else 0.7)
         say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
         versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))

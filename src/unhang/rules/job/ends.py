@@ -34,17 +34,19 @@ from unhang.rules.log_lines import SIGNALS, came_to_its_end, found_in, quote, ra
 _OF_ITS_OWN = (-4, -8, -11)
 _CRASH_LINES = (
     "python.fatal", "ending.fatal_signal", "ending.lightning_child", "loader.worker_killed", "loader.worker_exited", "ending.ray_worker",
-    "ending.deepspeed", "ending.called_process",
+    "ending.deepspeed", "ending.called_process", "ending.worker",
 )  # fmt: skip
 _THROWN_BY_NCCL = ("nccl.error", "nccl.result")
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
-_CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
+_CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL", "4", "8", "9", "11")
+_WITH_A_CODE = ("ending.deepspeed", "ending.called_process", "ending.lightning_child", "ending.worker")
 _PEER_LOST = (
     "gloo.peer_closed", "gloo.reset", "nccl.echo_", "store.gone", "fabric.connection_reset", "store.wait_for_input",
 )  # fmt: skip
 _FAILED = (  # what says that a process failed, or that somebody waited in vain, before the signal came
     "oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
     "ending.fatal_signal", "ending.killed", "ending.lightning_child", "ending.mpirun", "ending.deepspeed", "ending.ray_worker",
+    "ending.worker",
 )  # fmt: skip
 _ABORTED, _NEAR_FRAMES = ("Aborted", "SIGABRT", "6"), 40
 _OF_TIME = lazy_pattern(r"(?i)time")
@@ -80,7 +82,8 @@ def rank_crashed(s: Situation) -> Found | None:
 def _crash_in_log(s: Situation) -> Found | None:
     """A launcher or the process itself says how it ended, and no exception tells why.
 
-    That this was where it began is said only where its rank is known, and peers say that they lost somebody, or `spawn` ended the others for it.
+    That this was where it began is said only where its rank is known, and peers say that they lost somebody, or `spawn` ended the others for it;
+    and where a launcher says itself that it ends the others for it.
     """
     if not is_log_only(s):
         return None
@@ -94,17 +97,19 @@ def _crash_in_log(s: Situation) -> Found | None:
     lines = [e for e in crashes if _is_crash(e) and not _is_end_of_wait(e, waited)]
     if (end is None and not lines) or (lines and went_further(s.events, lines[-1])):
         return None
-    ranks = crashed or ranks_in(lines) or rank_of_actor(s)
+    ranks = crashed or ranks_in(lines) or rank_of_actor(s) or ranks_in(s.events.of("ending.shard")[:1])
     seen = [EvidenceLine(f"rank {r} exit", f"code {end.code}, seen by the launcher", end.line) for r in crashed if end]
     is_felt = s.events.has(*_PEER_LOST, "ending.spawned") or any(is_communication_error(e.error) for e in errors_of(s))
+    for_it = bool(lines) and any(e.order >= lines[0].order for e in s.events.of("ending.others"))
+    is_root = for_it or (is_felt and bool(ranks))
     return Found(
         0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
         ranks,
         (*seen, *quote(lines or s.events.of("ending."))),
         {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end, ranks)},
-        "log" if ranks and is_felt else "alone",
+        "others" if for_it and not is_felt else "log" if is_root else "alone",
         ("sender",),
-        cause="" if ranks and is_felt else "unknown",
+        cause="" if is_root else "unknown",
     )
 
 
@@ -113,7 +118,7 @@ def _is_crash(event: LogEvent) -> bool:
 
     Bus errors are left to the rule on shared memory.
     """
-    if event.kind in ("ending.deepspeed", "ending.called_process", "ending.lightning_child"):
+    if event.kind in _WITH_A_CODE:
         return event["code"] in _CRASH_CODES or event["signal"] in _CRASH_SIGNALS
     if event.kind == "ending.fatal_signal" and not any(event[n] for n in ("name", "signal", "caught", "what", "shell")):
         return False  # the next line names it

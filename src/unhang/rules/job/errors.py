@@ -31,6 +31,7 @@ from unhang.rules.failure import (
     is_before,
     is_file_race,
     is_half_written,
+    is_of_a_fork,
     is_of_objects,
     is_read_from_log,
     killed_for_memory,
@@ -46,6 +47,7 @@ from unhang.rules.log_lines import (
     found_in,
     is_not_of_the_program,
     known_of,
+    not_outlived,
     only_rank,
     quote,
     rank_of_actor,
@@ -54,7 +56,7 @@ from unhang.rules.log_lines import (
     ranks_of_pids,
 )
 
-_WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading"), (-9, 137)
+_WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading", "work.saving"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _LOADS = re.compile(
     r"(?i)\b(?:(?:re|pre|down)?load|read|cach|prepar|preprocess|tokeni[sz]|packing|map\b|generating \w+ split)"
@@ -92,7 +94,7 @@ def fd_exhaustion(s: Situation) -> Found | None:
         return found_at_first(s, seen, 0.95, say="failed")
     if first is not None:
         return None
-    events = s.events.of("fabric.too_many_files")
+    events = not_outlived(s, s.events.of("fabric.too_many_files"))
     if events and (in_trouble(s) or any(e["failed"] for e in events)):
         return found_in(s, events, 0.95, say="line")
     return None
@@ -118,7 +120,9 @@ _FILE = re.compile(r"No such file.*\.\w{1,8}['\"]")
 
 
 def _of_path(head: str) -> tuple[str, ...]:
-    """Fixes by what is missing: a name with the time in it, which each rank makes for itself; a file; a folder."""
+    """Fixes by what is missing: what another node wrote; a name with the time in it, which each rank makes for itself; a file; a folder."""
+    if names_cause(head, "cause.file_not_shared"):
+        return ("gather",)
     if _TIME_STAMP.search(head):
         return ("one name", "wait")
     return ("wait", "folder") if _FILE.search(head) else ("folder", "wait")
@@ -151,7 +155,7 @@ def _is_the_end(s: Situation, events: Sequence[LogEvent]) -> bool:
 
 @rule("host-out-of-memory")
 def host_out_of_memory(s: Situation) -> Found | None:
-    """The first crash, if the kernel or a scheduler says why; an exception; or a SIGKILL while something was loaded."""
+    """The first crash, if the kernel or a scheduler says why; an exception; or a SIGKILL while something was loaded or saved."""
     failure = first_crash(s)
     if failure is not None and not is_read_from_log(failure):
         return found_at_failures(s, (failure,), 0.93, say="crash") if killed_for_memory(s, failure) else None
@@ -160,7 +164,7 @@ def host_out_of_memory(s: Situation) -> Found | None:
         return None
     if grown := _grown_until_killed(s):
         return _killed(s, grown, 0.85, "grown")
-    sure = s.events.of("oom.kernel", "oom.slurm", "oom.pod", "oom.ray")
+    sure = not_outlived(s, s.events.of("oom.kernel", "oom.slurm", "oom.pod", "oom.ray"))
     if sure:
         return _killed(s, sure, 0.95, "sure")
     if first is not None and first.names("cause.host_memory"):
@@ -215,7 +219,7 @@ def _is_kill(e: LogEvent) -> bool:
 
 
 def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
-    """A death by SIGKILL before any step, or after a line on loading or preparing data, with no word of another reason."""
+    """A death by SIGKILL before any step, or after a line on loading, saving or preparing data, with no word of another reason."""
     deaths = [e for e in s.events.of("ending.", "elastic.worker_failed") if _is_kill(e)]
     others = [e for e in s.events.of("ending.lightning_child") if e["code"] not in ("-9", "137")]
     if not deaths or others or s.events.has("watchdog.", "shm.", "cuda."):
@@ -237,6 +241,7 @@ _PLUMBING = re.compile(
     r"(?:^|/)(?:torch/(?:distributed/(?:distributed_c10d|rendezvous|c10d_logger|elastic/)|cuda/(?:__init__|nccl)\.py)"
     r"|(?:pynccl\w*|cuda_communicator|shm_broadcast)\.py|deepspeed/comm/|horovod/|multiprocessing/(?:connection|managers)\.py)"
 )
+_SAYS_FORKED = "Cannot re-initialize CUDA in forked subprocess"  # what torch says of it where it can tell
 # What the watchdog throws after a wait, to end the process.
 _OF_A_WATCHDOG = re.compile(r"DistBackendError|watchdog thread terminated")
 
@@ -247,7 +252,8 @@ def user_exception(s: Situation) -> Found | None:
     first = first_exception(s)
     if first is None:
         return _unhandled(s)
-    if first.names(*SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
+    is_forked = is_of_a_fork(first)
+    if first.names(*SPECIAL) or is_file_race(s, first) or (is_not_of_the_program(first.text) and not is_forked):
         return None
     if is_of_objects(first) or _is_of_plumbing(first) or _only_waited(s, first) or known_of(first.error) is not None:
         return None
@@ -255,7 +261,8 @@ def user_exception(s: Situation) -> Found | None:
     if confidence < 0.5:
         return None
     words = {"type": first.error.type, "head": first.head}
-    fixes = (of_error(first.error, first.frame) or "mend", "no timeout")
+    said = replace(first.error, message=_SAYS_FORKED) if is_forked else first.error
+    fixes = (of_error(said, first.frame) or "mend", "no timeout")
     found = _lost(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
@@ -279,6 +286,8 @@ def _lost(s: Situation, first: FirstException) -> Found | None:
 
 def _is_of_plumbing(first: FirstException) -> bool:
     """Whether a library between the ranks raised it without a word on the program: of these a type says nothing, and the innermost frame is theirs."""
+    if best_cause(first.text) is not None:
+        return False
     innermost = first.error.frames[0].file.replace("\\", "/") if first.error.frames else ""
     return bool(GENERAL_TYPE.match(first.text) and _PLUMBING.search(innermost))
 

@@ -16,7 +16,7 @@ from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weig
 from unhang.rules.base import AGAIN, Found, Names, rule
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
 from unhang.rules.known_repairs import of_error
-from unhang.rules.log_lines import found_in, known_of, quote, row_of_exception
+from unhang.rules.log_lines import found_in, known_of, only_probed, quote, row_of_exception
 from unhang.rules.wording import name_ranks
 
 _TERMINATED = -15  # by the launcher, after another had failed
@@ -134,7 +134,7 @@ def _known_lines(s: Situation) -> Iterator[_KnownLine]:
         row = best_cause(event.text)
         if row is None or not (is_trouble or row.layer in _SAY_THEMSELVES):
             continue
-        if event.order >= ended:
+        if event.order >= ended and not only_probed(s, (event,)):
             yield _KnownLine(row, event)
 
 

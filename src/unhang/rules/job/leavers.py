@@ -128,6 +128,8 @@ def _closed_its_connection(s: Situation) -> Found | None:
     if not lost or others or s.case.out_of_sight or has_ended:
         return None
     peers = tuple(sorted({p for e in lost if (p := _peer_in_source(s, e)) is not None}))
+    if not peers:  # such a log may be that of one rank alone
+        return None
     return Found(
         0.65,
         peers,

@@ -220,8 +220,9 @@ def nccl_mismatch(s: Situation) -> Iterator[Found]:
 def objects_disagree(s: Situation) -> Found | None:
     """The first exception, unless memory or a device failed before. The rank that read the object need not be the one that erred."""
     first = first_exception(s)
-    ran_out = any(e.kind != "oom.loading" for e in s.events.of("oom."))
-    if first is None or not is_of_objects(first) or ran_out or s.events.has("cuda."):
+    if first is None or not is_of_objects(first) or s.events.has("cuda."):
+        return None
+    if any(e.kind != "oom.loading" and first.head not in e.text for e in s.events.of("oom.")):
         return None
     found = found_at_first(s, first, 0.7, {"head": first.head}, fixes=(EVERY_RANK_CALLS, SEE_IT))
     return replace(found, culprits=())

@@ -12,7 +12,7 @@ from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import in_trouble, somebody_died
-from unhang.rules.log_lines import found_in, in_order, on_nodes, ranks_in
+from unhang.rules.log_lines import found_in, in_order, not_outlived, on_nodes, only_probed, ranks_in
 
 # Of locked memory.
 _NOT_LOCKED = ("rdma.register_no_memory", "rdma.create_no_memory")
@@ -71,15 +71,16 @@ _DECIDING = {
     "no_network": (0.9, ("free-choice", "loadable")),
     "no_plugin": (0.75, ("free-choice", "loadable")),
 }
+_FORCED = ("NCCL_ALGO", "NCCL_PROTO")
 
 
 @rule("memlock-limit")
 def memlock_limit(s: Situation) -> Found | None:
     """Failed registrations; the warning alone only where the job is in trouble with RDMA."""
-    events = s.events.of(*_NOT_LOCKED, _WARNING)
+    events = not_outlived(s, s.events.of(*_NOT_LOCKED, _WARNING))
     kinds = {e.kind for e in events}
     has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
-    if not kinds or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
+    if not kinds or only_probed(s, events) or (kinds == {_WARNING} and not (has_failed and in_trouble(s))):
         return None
     if kinds == {_WARNING}:
         confidence = 0.6
@@ -128,7 +129,7 @@ _NCCL_FAILED = re.compile(r"\bNCCL error|\bnccl(?:Invalid|System|Internal|Remote
 @rule("ib-roce-config")
 def ib_roce_config(s: Situation) -> Found | None:
     """What speaks for the configuration, and not for a link or a dead peer."""
-    named, retried = s.events.of("rdma.modify_qp_failed", "rdma.wrong_type"), _retried(s)
+    named, retried = not_outlived(s, s.events.of("rdma.modify_qp_failed", "rdma.wrong_type")), _retried(s)
     if named:
         return _not_connected(s, named)
     if s.events.has(*_ADAPTER, *_DOWN):
@@ -138,7 +139,8 @@ def ib_roce_config(s: Situation) -> Found | None:
         events = in_order(changed, retried)
         say = f"{'changed' if events[0].kind == 'rdma.gid_change' else 'retried'}/changed"
         return found_in(s, events, 0.93 if retried else 0.62, (), say=say, fixes=("addresses", "gid", "timeout"))
-    is_known = bool(retried) and (_is_roce(s, retried) or s.events.has("nccl.ib_device"))
+    is_ib = s.events.has("nccl.ib_device") or any(e["network"] == "IB" for e in s.events.of("nccl.channel_net"))
+    is_known = bool(retried) and (is_ib or _is_roce(s, retried))
     if is_known and not somebody_died(s, retried) and not _has_worked(s, retried[0]):
         return found_in(s, retried, 0.68, (), say="retried", fixes=("gid", "same", "rails"))
     networks = _different_networks(s) if in_trouble(s) and not retried else ()
@@ -203,7 +205,7 @@ def network_interface(s: Situation) -> Found | None:
     found = in_order(s.events.of(*_NAMED), addressless, failed, retries)
     if any(e.kind == "gloo.connect_failed" for e in found):
         found = in_order(found, (e for e in s.events.of(_FELL_BACK) if "loopback" in e.text))
-    events = found or _on_a_link_only(s)
+    events = not_outlived(s, found or _on_a_link_only(s))
     if not events or named_interface(s):
         return None
     best = max(events, key=_weight)
@@ -318,7 +320,7 @@ def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:
 @rule("misconfigured-env")
 def misconfigured_env(s: Situation) -> Iterator[Found]:
     """The deciding lines; else pieces of different size, with the settings that differ, of which both ends are to blame."""
-    deciding = s.events.of(*(f"environment.{name}" for name in _DECIDING))
+    deciding = not_outlived(s, s.events.of(*(f"environment.{name}" for name in _DECIDING)))
     if deciding:
         first = deciding[0]
         say = first.kind.removeprefix("environment.")
@@ -335,6 +337,11 @@ def misconfigured_env(s: Situation) -> Iterator[Found]:
         culprits = None if say == "refused" else ()
         events = [e for e in deciding if e.kind == first.kind]
         yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes)
+        return
+    forced = [e for e in s.events.of("environment.nccl_set") if e["name"] in _FORCED]
+    if forced and (no_way := not_outlived(s, s.events.of("environment.no_way"))):
+        words = {name: forced[0][name] for name in ("name", "value")}
+        yield found_in(s, [forced[0], *no_way], 0.9, (), words=words, say="no_way", fixes=("unforced",))
         return
     addresses = [e for e in s.events.of("gloo.no_interface") if _IS_ADDRESS.fullmatch(e["interface"])]
     if addresses:

@@ -277,17 +277,17 @@ def _ran_into_time_limit(s: Situation) -> bool:
 
 
 def _missing_ranks(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The rest of the world, where the ranks that reported are exactly as many as the barrier of the first group counts."""
+    """The rest of the world, where the ranks that reported are exactly as many as a barrier of all ranks counts: torch numbers these."""
     if absent := {int(n) for e in events for n in e["absent"].replace(",", " ").split()}:
         return tuple(sorted(absent))
-    members = [e for e in events if e.kind == "launchers.member"]
-    counted = [e for e in events if e.kind.startswith("store.barrier") and _is_default(e)]
+    members, barriers = ([e for e in events if e.kind.startswith(k)] for k in ("launchers.member", "store.barrier"))
+    counted = [e for e in barriers if _is_default(e)] or [e for e in barriers if e["key"].isdigit()]
     if not members and not counted:
         return _of_the_other_node(s, events)
-    world = (members or counted)[-1].number("world_size") or 0
-    joined = {e.rank for e in s.events.of(*BARRIERS) if _is_default(e)} - {None}
-    came = {e.rank for e in s.events.of("launchers.member")} | (set() if members else joined)
-    is_known = bool(members) or len(joined) == (counted[-1].number("joined") or 0)
+    world, key = (last := (members or counted)[-1]).number("world_size") or 0, last["key"]
+    joined = {e.rank for e in s.events.of(*BARRIERS) if e["key"] == key} - {None}
+    came = {e.rank for e in s.events.of("launchers.member")} | joined
+    is_known = bool(members) or len(joined) == (last.number("joined") or 0)
     return tuple(r for r in range(world) if r not in came) if is_known and world <= _MAX_NAMED_WORLD else ()
 
 

@@ -22,6 +22,7 @@ from unhang.rules.log_lines import (
     BESIDE_ANOTHER_ERROR,
     found_in,
     has_other_error,
+    not_outlived,
     numbered_twice,
     ranks_in,
     still_starting,
@@ -236,7 +237,7 @@ def shared_file(s: Situation) -> Iterator[Found]:
     first = first_exception(s)
     if first is not None and is_file_race(s, first):
         return
-    lost = s.events.of(*_LOST) or (s.events.of("files.shards_missing") if s.is_crash else ())
+    lost = not_outlived(s, s.events.of(*_LOST)) or (s.events.of("files.shards_missing") if s.is_crash else ())
     events = lost or _deleted_twice(s) or _ends_in_a_rotation(s) or _index_on_other_nodes(s)
     if not events:
         return
