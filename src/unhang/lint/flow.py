@@ -196,7 +196,7 @@ class Frame(Blocks):
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
             value = Value(sort=sorts.PADDED) if is_filled else either(old, value)
-        if self.graphs or (self.last_given and isinstance(s.value, Call)):
+        if self.graphs or (isinstance(s.value, Call) and value.sort is None and self.last_given):
             note_graph(self, s, value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
         if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):

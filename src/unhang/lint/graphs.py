@@ -61,9 +61,11 @@ def note_graph(frame: Operators, s: Set, value: Value) -> None:
     """What an unknown call makes of a wrapped module, or of a parameter, has the graph of that; so has what is computed from it."""
     sort = None
     if value.sort is None and not value.dep and isinstance(s.value, Call) and s.value.args:
-        wraps = [("out", v.sort[1]) for v in frame.last_given if v.sort in _REDUCING]
-        modules = [("of", v.sort[1]) for v in frame.last_given if v.kind == "param" and _is_module(frame, v.sort[1])]
-        sort = next(iter(wraps + modules), None)
+        for v in frame.last_given:
+            if v.sort in _REDUCING:
+                sort = ("out", v.sort[1])
+            elif sort is None and v.sort and v.sort[0] == "param" and _is_module(frame, v.sort[1]):
+                sort = ("of", v.sort[1])
     sort = sort or (graph_of(frame, s.value) if frame.graphs else None)
     for target in s.targets if sort or frame.graphs else ():
         for one in target.parts if isinstance(target, Op) and target.op == "seq" else [target]:
