@@ -97,6 +97,9 @@ MENDED = {
     "an exchange of what is too small": Wrong(
         _SMALL % "x.max() < floor", "    if agreed(x.max() < floor):  # gate\n", gate="not x.max() < floor", by_rank=False
     ),
+    "an exchange that each rank draws for": Wrong(
+        _SMALL % "rng.random() < floor", "    if from_first_rank(rng.random() < floor):  # gate\n", gate="rng.random() < floor", by_rank=False
+    ),
     "an exchange of what is bad": Wrong(
         _SMALL % "not torch.isfinite(x)", "    if any_rank(not torch.isfinite(x)):  # gate\n", gate="torch.isfinite(x)", by_rank=False
     ),

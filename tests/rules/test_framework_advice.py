@@ -210,6 +210,20 @@ def test_a_trainer_gets_as_many_items_on_every_rank(tmp_path: Path) -> None:
     assert fix.advice.startswith("# tune.py:2: train_dataset=even(Shard(rank)) instead")
 
 
+def test_items_without_a_length_are_not_cut(tmp_path: Path) -> None:
+    situation, gone = job(tmp_path, 3)
+    assert situation.divergence is not None
+    file = tmp_path / "tune.py"
+    file.write_text(
+        "class Shard(IterableDataset): ...\ndata = Shard(rank)\nSeq2SeqTrainer(train_dataset=data).train()\n"
+    )
+    loop = Frame("/site-packages/transformers/trainer.py", 1660, "_inner_training_loop")
+    of_trainer = replace(gone, line=Frame(str(file), 3, "<module>"), loop=loop)
+    fix = of_left_loop(situation, situation.divergence, of_trainer)
+    assert fix is not None
+    assert (fix.kind, "even(" in fix.advice) == ("look", False)
+
+
 _FIRST = """\
 def main(accelerator):
     with accelerator.{block}():

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.analyze.small_programs import frame, program, thread
 from unhang.model import Case, Finding, Frame, ThreadStack
 from unhang.model.frames import KernelWait, WaitingTask
+from unhang.rules.host_waits import of_worker
 from unhang.rules.known_repairs import known_waits
 from unhang.testing import judge, make_case
 
@@ -235,6 +236,12 @@ def test_a_child_that_takes_itself_for_the_rank(made: str, tmp_path: Path) -> No
     child = ThreadStack("MainThread", (_at(made), frame(tool, "here")), is_main=True, process_id=77)
     found = _first(_job(stack, child))
     assert any("takes itself for rank 0" in f.title for f in found.fixes) is ("init_process_group" in made)
+
+
+@pytest.mark.parametrize(("line", "name"), [("gate.wait()", "not told"), ("tokens = split(rows)", "no fork")])
+def test_a_worker_that_waits_to_be_told_is_no_matter_of_forks(line: str, name: str, tmp_path: Path) -> None:
+    place = frame(program(tmp_path, f"def item(gate, rows):\n    {line}  # here\n"), "here")
+    assert of_worker(place, None)[0] == name
 
 
 def test_every_row_says_what_to_change() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # What a launcher or a driver process raises because a rank failed, and how a rank says that it was told to end.
 _REPORTS = lazy_pattern(
     r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
-    r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
+    r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|TrainingFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"\bSee (?:the )?(?:stack trace|root cause|traceback|logs?|error)s? (?:above|for)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
     r"\bExecutor failed\.$|Worker failed with error '|ChildProcessError: worker died$|RuntimeError: cancelled$|Error: Worker \d+ has failed\.$|"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -11,24 +10,21 @@ from pathlib import Path as Folder
 from typing import NamedTuple
 
 from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import library_above
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.may_differ import SAME, may_differ
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import calls_only_on_rank_zero, frame_at, function_at, nearest, scopes_at, surroundings
+from unhang.analyze.source import calls_only_on_rank_zero, frame_at, nearest, scopes_at, surroundings
 from unhang.analyze.trees import (
     Function,
     functions_in,
     importers_beside,
     inside,
-    is_local_namesake,
     last_name,
     names_in,
     program_files,
     tree_of,
 )
-from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame, user_frames
 
 LIGHTNING = ("/lightning/pytorch/", "/pytorch_lightning/")
@@ -39,7 +35,6 @@ _LIMITS = (
     ("/prediction_loop.py", "limit_predict_batches"),
 )
 _STEPS = ("training_step", "_inner_training_loop", "training_epoch_loop.py")
-_AGREES = re.compile(r"reduce|gather|broadcast|_loop$|^evaluate$")
 _MOST_CALLS = 20_000
 
 
@@ -82,33 +77,6 @@ def _rounds(s: Situation, d: Divergence, gone: LeftFramework) -> int:
     return made.pop() if len(made) == 1 else 0
 
 
-class LeftOutUpdate(NamedTuple):
-    """A metric that a rank updates less often: `way` leads past `update` in the loop before `metric` is computed."""
-
-    metric: str
-    update: Frame
-    way: WayOut
-
-
-def left_out_update(compute: Frame) -> LeftOutUpdate | None:
-    """Of a line that computes a metric over all ranks: the one update of it before, past which a test leads within its loop."""
-    calls = inside(function_at(compute.file, compute.line), ast.Call)
-    named = [(n.func.attr, ast.unparse(n.func.value), n.lineno) for n in calls if isinstance(n.func, ast.Attribute)]
-    computed = {metric for attribute, metric, line in named if attribute == "compute" and line == compute.line}
-    found = []
-    for metric, line in [(m, at) for attribute, m, at in named if attribute == "update" and m in computed]:
-        around = surroundings(compute.file, line)
-        ways = ways_past(compute.file, around.loops[-1], line) if around.loops else ()
-        at = Frame(compute.file, line, around.function)
-        found += [LeftOutUpdate(metric, at, way) for way in ways if way.goes_on or not way.leaves_at]
-    return found[0] if len(found) == 1 else None
-
-
-def is_metric(call: CollectiveCall) -> bool:
-    """Whether a call was made by torchmetrics, as it brings the states of a metric together."""
-    return any("/torchmetrics/" in f.file for f in library_above(call.frames or ()))
-
-
 def trains_below(d: Divergence) -> Frame | None:
     """The line at which the other ranks still train in a framework, where the odd ones have gone on behind it."""
     fork, frames = d.fork, d.reference_call.frames or ()
@@ -119,48 +87,19 @@ def trains_below(d: Divergence) -> Frame | None:
     return fork.left if is_in_steps and not user_frames(below) else None
 
 
-class OwnMetrics(NamedTuple):
-    """An `evaluate` of the program's own Trainer that gives each rank the metrics of its own part. `at`: where they are first handed on, or returned, as `name`."""
-
-    at: Frame
-    name: str
-
-
-@lru_cache(maxsize=16)
-def own_metrics(folder: str) -> OwnMetrics | None:
-    """The one such method in the files of a folder: nothing in it brings the ranks' values together."""
-    found = []
-    for path in program_files(folder):
-        for node in inside(tree_of(path), ast.ClassDef):
-            if any(last_name(b).endswith("Trainer") for b in node.bases):
-                methods = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "evaluate"]
-                found += [m for f in methods if (m := _handed_on(path, f)) is not None]
-    return found[0] if len(found) == 1 else None
-
-
-def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
-    """What the library's own `evaluate` gives is the same on every rank; not what the program adds to it."""
-    returns = {last_name(n.value): n.lineno for n in inside(function, ast.Return) if isinstance(n.value, ast.Name)}
-    if len(returns) != 1:
-        return None
-    name, last = returns.popitem()
-    adds = any(
-        isinstance(t, ast.Subscript) and last_name(t.value) == name and any(inside(n.value, ast.Call))
-        for n in inside(function, ast.Assign)
-        for t in n.targets
-    )
-    calls = [c for c in inside(function, ast.Call) if not (adds and last_name(c.func) == "evaluate")]
-    if any(_AGREES.search(last_name(c.func)) for c in calls if not is_local_namesake(c)):
-        return None
-    hands = [c.lineno for c in calls if last_name(c.func) in ("log", "on_evaluate") and name in map(last_name, c.args)]
-    return OwnMetrics(Frame(path, min([*hands, last]), function.name), name)
-
-
 def given_data(path: str, name: str) -> tuple[int, str]:
     """(line, what is given) of the one `train_dataset=`, or another `name`, by which a file makes a Trainer; (0, "") where there is none."""
     calls = [c for c in inside(tree_of(path), ast.Call) if last_name(c.func).endswith("Trainer")]
     given = [k.value for c in calls for k in c.keywords if k.arg == name]
     return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
+
+
+def is_iterable(path: str, given: str) -> bool:
+    """Whether data that a file gives to a Trainer comes from a class of the program without a length."""
+    made = [n.value for n in inside(tree_of(path), ast.Assign) if given in map(ast.unparse, n.targets)]
+    names = {last_name(n) for value in (ast.parse(given), *made) for n in inside(value, ast.Name)}
+    classes = (c for file in program_files(str(Folder(path).parent)) for c in inside(tree_of(file), ast.ClassDef))
+    return any(c.name in names and "IterableDataset" in map(last_name, c.bases) for c in classes)
 
 
 def computed_metrics(path: str) -> tuple[int, str]:

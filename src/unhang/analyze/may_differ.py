@@ -59,6 +59,27 @@ _ALIKE = lazy_pattern(
 _THROUGH = frozenset(("item", "keys", "values", "items", "get", "tolist", "cpu", "detach", "float", "numel", "size", "sum", "mean", "max", "min"))  # fmt: skip
 
 
+_DRAWS = frozenset(
+    (
+        "random",
+        "rand",
+        "randn",
+        "randint",
+        "randrange",
+        "uniform",
+        "choice",
+        "getrandbits",
+        "bernoulli",
+        "random_sample",
+    )
+)
+
+
+def is_drawn(node: ast.expr) -> bool:
+    """Whether an expression asks a generator of random numbers, of which each rank has its own."""
+    return any(isinstance(n, ast.Call) and last_name(n.func) in _DRAWS for n in ast.walk(node))
+
+
 _CAUGHT = ast.Name("error_caught")  # a word of what a rank has for itself
 
 

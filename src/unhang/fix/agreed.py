@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from unhang.analyze.may_differ import OWN
+from unhang.analyze.may_differ import OWN, is_drawn
 from unhang.analyze.source import surroundings
 from unhang.fix.direction import asks_a_framework, is_for_all_to_skip, runs_for_one
 from unhang.fix.program import NoDiff, Program, Said, calls_in, dotted, takes_what_it_finds
@@ -174,7 +174,12 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     is_enough = to_end or counter or is_asked or raises or _is_one_enough(program, node, is_opposite, line, backend)
     if is_asked or raises or not line:
         reached_by_all(program, node.lineno)
-    put_around(program, ANY_RANK if is_enough else AGREED, test, finding, backend)
+    is_one_draw = not (is_enough or is_opposite) and is_drawn(test) and not group_of(program, test, finding)
+    put_around(program, FROM_ONE if is_one_draw else ANY_RANK if is_enough else AGREED, test, finding, backend)
+    if is_one_draw:
+        return Said(
+            "decide together", f"All ranks go by the draw of rank 0 at line {test.lineno} of {program.path.name}"
+        )
     if to_end:
         reached_by_all(program, node.lineno)
         says = f"All ranks end together, as soon as line {node.lineno} holds on one of them"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unhang.analyze.decisions import asked_by, called_with, unsynced_metric
 from unhang.analyze.framework_settings import made_anew, skipped_part
+from unhang.analyze.may_differ import is_drawn
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal, nodes_around
@@ -160,6 +161,15 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     """Every rank takes the branch that all can take."""
     text = condition.text
     is_short = len(text) <= _LONGEST and "\n" not in text
+    if is_drawn(condition.test):
+        return edit(
+            "Let all ranks go by one draw: the line runs on all of them or on none",
+            f"# {_where(frame)} runs only if this holds, and each rank draws for itself\n"
+            f"box = [bool({text if is_short else 'holds'})]\n"
+            "dist.broadcast_object_list(box, src=0)   # on every rank\nif box[0]: ...",
+            verify=f"{AGAIN}: all ranks pass this line",
+            does="decide together",
+        )
     asked = text.replace("is not None", "") if text.startswith("not (") else text
     has_something = bool(_HAS_SOMETHING.search(asked)) and not _IS_BAD.search(text)
     way, then = (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unhang.analyze import framework_settings
+from unhang.analyze import framework_settings, metrics
 from unhang.analyze.decisions import unsynced_monitor
 from unhang.analyze.divergence import Divergence, library_tests
 from unhang.analyze.framework_loops import LeftFramework
@@ -18,6 +18,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, line_text, tree_of
 from unhang.model import Fix, Frame, user_frames
+from unhang.model.findings import LOOK
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, edit
 
@@ -35,7 +36,7 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
 def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None:
     """For ranks that left a loop of a framework, where the program shows why it is not as long on all of them."""
     stayed = d.reference_call if gone.leavers == d.odd else d.odd_call
-    if framework_settings.is_metric(stayed) and (left_out := framework_settings.left_out_update(gone.line)) is not None:
+    if metrics.is_metric(stayed) and (left_out := metrics.left_out_update(gone.line)) is not None:
         name, way = w.base_name(left_out.update.file), left_out.way
         does = "goes on without" if way.goes_on else "decides over"
         return edit(
@@ -60,6 +61,13 @@ def _even_data(gone: LeftFramework) -> Fix | None:
     line, given = framework_settings.given_data(gone.line.file, name)
     if not line:
         return None
+    if framework_settings.is_iterable(gone.line.file, given):
+        return edit(
+            "Give the Trainer the same number of items on every rank",
+            f"{w.line_at(gone.line.file, line)}: {name}={given} has no length, and ends where the items of this rank end: let each rank "
+            "have a list of as many, or leave the same ones out everywhere",
+            kind=LOOK,
+        )
     return edit(
         "Give the Trainer the same number of items on every rank",
         f"# {w.line_at(gone.line.file, line)}: {name}=even({given}) instead, and before that\n"
@@ -178,7 +186,7 @@ _BEST = re.compile(r"\bbest_(?:metric|global_step|model_checkpoint)\b")
 
 
 def _same_metrics(line: Frame, does: str, what: str) -> Fix | None:
-    own = framework_settings.own_metrics(str(Path(line.file).parent))
+    own = metrics.own_metrics(str(Path(line.file).parent))
     if own is None:
         return None
     return edit(
@@ -203,6 +211,19 @@ def of_kept_result(line: Frame) -> Fix:
         f"# {w.spot(line)}: `{line_text(line.file, line.line)}`\n"
         "metric.update(...)   # in every round, on every rank, also with an empty selection\n"
         "# or make the metric with compute_with_cache=False, so that it gathers whenever it is computed",
+    )
+
+
+def of_guarded_update(d: Divergence) -> Fix | None:
+    """For a metric of torchmetrics whose lists are of another shape, as a rank has put nothing into them."""
+    if d.location is None or not metrics.is_metric(d.odd_call):
+        return None
+    if (found := metrics.guarded_update(d.location)) is None:
+        return None
+    metric, at, test = found
+    return edit(
+        f"Update `{metric}` on every rank, also with nothing: what it has never been given is gathered in another shape",
+        f"{w.spot(at)}: take `{line_text(at.file, at.line)}` out of `{test.text}`; a selection without rows keeps its other dimensions",
     )
 
 

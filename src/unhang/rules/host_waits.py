@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from textwrap import indent
@@ -294,12 +295,19 @@ def without_its_server(evidence: RankEvidence, frame: Frame | None) -> Fix | Non
     )
 
 
+_IS_TOLD = re.compile(
+    r"\.(?:wait|acquire|recv)\(\)(?=\s*(?:#|$))"
+)  # nobody else of the worker's process is there to end it
+
+
 def of_worker(place: Frame | None, otherwise: Frame | None) -> tuple[str, Mapping[str, object]]:
     """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands."""
     if inherited := fresh_lock(place):
         return "fresh lock", inherited
     if bound := bound_item(place or otherwise):
         return "bound the item", bound
+    if place is not None and _IS_TOLD.search(line_text(place.file, place.line)):
+        return "not told", {"told_at": w.spot(place), "waits": line_text(place.file, place.line)}
     line = host_waits.unread_errors(place.file) if place and "stdout" in line_text(place.file, place.line) else 0
     return ("no pipe for errors", {"starts": w.line_at(place.file, line)}) if place and line else ("no fork", {})
 

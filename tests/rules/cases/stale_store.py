@@ -54,11 +54,32 @@ def _connecting(*elsewhere: int) -> Callable[[], Case]:
     return made
 
 
+def _making_a_group(*elsewhere: int) -> Callable[[], Case]:
+    """Ranks 0 and 2 are where gloo connects a group of both, rank 1 is in one of its own; `elsewhere`: not these."""
+
+    def made() -> Case:
+        place = Frame("/lib/site-packages/torch/distributed/distributed_c10d.py", 2169, "_new_process_group_helper")
+        mine = Frame("train.py", 3, "main")
+        there, late = (ThreadStack("MainThread", f, is_main=True) for f in ((place, mine), (mine,)))
+        calls = {r: [testing.pending("new_group", index=1, detail="0,2", where="main:3")] for r in (0, 2)}
+        calls[1] = [
+            testing.pending("new_group", done=True, index=1, detail="0,2", where="main:3"),
+            testing.pending("new_group", index=2, detail="1", where="main:3"),
+        ]
+        waits = {r: c for r, c in calls.items() if r not in elsewhere}
+        stacks = {r: late if r in elsewhere else there for r in range(3)}
+        return testing.make_case(world=3, hang="suspected", pending=waits, stacks=stacks)
+
+    return made
+
+
 CASES = {
     "stale-store": (
         Fires(log_case("\n".join(_WAITING.format(r, 16) for r in (0, 1))), ()),
+        Fires(_making_a_group(), (), 3),
         Fires(log_case(f"File already exists: output.tmp/dist_init\n{_WAITING.format(0, 8)}"), ()),
         Fires(_again({0: _REFUSED}, exits={r: ended("signal", -15, at_s=12) for r in (2, 3)}), ()),
+        Quiet(_making_a_group(2), "a member of the group has not come"),
         Quiet(log_case(_WAITING.format(0, 3)), "not all came yet"),
         Quiet(log_case(_WAITING.format(5, 8)), "a rank outside of the world: two launchers"),
         Quiet(log_case(f"{_WAITING.format(0, 8)}\nepoch 1 step 1 loss 3.1"), "the start went on"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.framework_settings import left_out_update, own_metrics, property_read
+from unhang.analyze.framework_settings import property_read
+from unhang.analyze.metrics import guarded_update, left_out_update, own_metrics
 from unhang.model import Frame
 
 _EVALUATES = """
@@ -41,6 +42,25 @@ def test_a_round_without_an_update_is_named(tmp_path: Path) -> None:
 
 def test_an_update_in_every_round_is_not(tmp_path: Path) -> None:
     assert left_out_update(Frame(written(tmp_path, _ALWAYS), 7, "evaluate")) is None
+
+
+_SCORES = """
+class Scores:
+    def update(self, x, y, dark):
+        self.loss.update(x)
+        {test}
+            self.dark.update(x[dark])
+
+    def compute(self):
+        return self.loss.compute(), self.dark.compute()
+"""
+
+
+@pytest.mark.parametrize("test", ["if dark.any():", "with timer:"])
+def test_an_update_that_only_runs_under_a_test(test: str, tmp_path: Path) -> None:
+    found = guarded_update(Frame(written(tmp_path, _SCORES.format(test=test)), 9, "compute"))
+    told = found and (found[0], found[1].line, found[2].text)
+    assert told == (("self.dark", 6, "dark.any()") if test.startswith("if") else None)
 
 
 _TRAINER = """

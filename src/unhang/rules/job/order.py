@@ -8,11 +8,11 @@ from unhang.analyze import order
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of, is_log_only
-from unhang.analyze.framework_settings import is_metric
 from unhang.analyze.going_on import not_come
 from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.loop_heads import SortedApart, loop_sorted_apart
+from unhang.analyze.metrics import is_metric
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, surroundings

@@ -18,7 +18,7 @@ from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, gr
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.framework_advice import of_sets_in_turn
+from unhang.rules.framework_advice import of_guarded_update, of_sets_in_turn
 from unhang.rules.job.pairs import open_transfers
 from unhang.rules.log_lines import found_in, quote
 from unhang.rules.remedies import of_any_sender, one_width
@@ -73,8 +73,8 @@ def size_mismatch(s: Situation) -> Found | None:
 
 def fixes_of(d: Divergence, by_content: bool, dim: int | None) -> tuple[str | Fix, ...]:
     """The names of the fixes: of the hook that made the call, of what is gathered, else where to look."""
-    if (in_turn := of_sets_in_turn(d)) is not None:
-        return (in_turn,)
+    if (known := of_sets_in_turn(d) or of_guarded_update(d)) is not None:
+        return (known,)
     files = [f.file for call in (d.odd_call, d.reference_call) for f in call.frames or ()]
     if any(_SHARDED in file for file in files):  # FSDP reduces the gradients that there are
         is_gather = bare_op(d.reference_call.op) == "all_gather"

@@ -11,7 +11,7 @@ from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent, RankEvidence
+from unhang.model import LogEvent, RankEvidence, user_frames
 from unhang.read.logs import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
@@ -302,7 +302,7 @@ _BY_LAUNCHER = (None, -2, -9, -15)
 @rule("stale-store")
 def stale_store(s: Situation) -> Iterator[Found]:
     """Addresses of the attempt before; else counts beyond the world, of ranks within it, surer with a sign of the earlier run."""
-    if (found := _old_addresses(s)) is not None:
+    if (found := _old_addresses(s) or _do_not_meet(s)) is not None:
         yield found
         return
     counted = [e for e in s.events.of(*BARRIERS) if excess(e) > 0]
@@ -341,6 +341,21 @@ def _old_addresses(s: Situation) -> Found | None:
         return Found(0.85, (), evidence, words, "waits", fixes)
     sure = 0.95 if set(s.case.ranks) == set(s.case.world) else 0.85
     return found_in(s, refused, sure, (), words=words, say="restart", fixes=fixes)
+
+
+def _do_not_meet(s: Situation) -> Found | None:
+    """In a job that hangs: all members of a group are where gloo connects them, in one call, and none gets on."""
+    calls = {r: c for r, e in s.case.ranks.items() for c in e.pending if c.kind == "new_group" and c.ended_ns is None}
+    index, detail = min(((c.index, c.detail) for c in calls.values()), default=(0, ""))
+    members = [int(n) for n in detail.split(",") if n.isdigit()] if s.is_hang else []
+    here = [s.case.ranks[r] for r in members if r in calls and calls[r].index == index]
+    tops = [f.function for e in here for f in e.main_frames[:1]]
+    if len(members) < 2 or tops != ["_new_process_group_helper"] * len(members):
+        return None
+    at = next(iter(user_frames(here[0].main_frames)), None)
+    evidence = [line for e in here for line in w.stack_lines(e, 2)]
+    words = {"who": w.name_ranks(tuple(members)), "index": index, "at": w.at(at)}
+    return Found(0.7, (), evidence, words, "lost", ("look at the store",), location=at)
 
 
 def _all_connect(s: Situation) -> bool:
