@@ -215,10 +215,13 @@ class Blocks(Branches):
         is_for = s.target is not None
         self._implied.append(0 if is_for else over.dep & RANK)
         self._limits.append(frozenset() if is_for else frozenset(paths_in(s.over)))
+        untils = [over.sort] if is_for and over.kind == "until" else []
+        self.untils += untils
         orders = [over.kind] if is_for and has_own_order(over) else []
         self.orders += orders
         self.rounds += [] if is_for else [over]
         end = self.block(s.body)
+        del self.untils[len(self.untils) - len(untils) :]
         del self.orders[len(self.orders) - len(orders) :]
         del self.rounds[len(self.rounds) - (not is_for) :]
         self._limits.pop()
@@ -278,8 +281,11 @@ class Blocks(Branches):
         alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
-            if self.loops or s.target is None:
-                self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
-            else:
-                self._uneven_found.append((finding_of(cause, alone[0], self.path, is_loop=True), alone[0]))
+            first_of_each = {e.key: e for e in reversed(alone)}  # the caller knows which of them are collectives
+            for one in alone[:1] if alone[0].param < 0 else list(first_of_each.values())[::-1]:
+                found = finding_of(cause, one, self.path, is_loop=True)
+                if self.loops or s.target is None:
+                    self._report(found, one, True)
+                else:
+                    self._uneven_found.append((found, one))
             self.effects += [e for e in made if e not in alone]

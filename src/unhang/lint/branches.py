@@ -35,7 +35,7 @@ from unhang.lint.divergence import (
     either_way,
     finding_of,
 )
-from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
+from unhang.lint.doubts import asked_for_wrapper, asks_property, is_of_caller, takes_orders, works
 from unhang.lint.graphs import mark_half
 from unhang.lint.ir import Expr, Found, If, Op, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
@@ -97,6 +97,11 @@ class Branches(Calls):
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
 
+    def _is_told(self, test: Expr, v: Value) -> bool:
+        """Whether a condition names what makes it differ, itself or by what stands behind its names."""
+        named = tells(test, v) or is_of_first(self, test, v)
+        return named or asks_for_rank(self, test) or asks_property(self, test)
+
     def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
         """Follows a branch: how it ends, and what it puts something into."""
         before, self._filled, alone = self._filled, set(), self.alone_before
@@ -113,7 +118,7 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition) or asks_for_rank(self, s.test)
+        is_told = self._is_told(s.test, condition)
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
         is_single = asks_for_others(s.test) or is_never_a_rank(s.test) or asks_for_shards(s.test)
         self._unsure += is_asked_before

@@ -8,8 +8,8 @@ from typing import Any
 from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
-from unhang.lint.graphs import found_in_graph
-from unhang.lint.ir import Attr, Call, Const, Found, Ref
+from unhang.lint.graphs import found_in_graph, graph_of
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.single import found_in_call
@@ -19,6 +19,7 @@ from unhang.lint.special import (
     is_own_path,
     is_plain_method,
     is_share,
+    leaves_of,
     makes_batches,
     prepared,
     text_of,
@@ -27,6 +28,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
+    DIFFERS,
     DOUBT,
     DRAWN,
     LOCAL,
@@ -54,10 +56,11 @@ _PURE = {
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
 _GO_THROUGH = {"iter", "enumerate", "zip", "list", "tuple", "sorted", "map", "tqdm.tqdm", "tqdm.auto.tqdm"}
-_SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
+_SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply", "clone"}  # fmt: skip
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
+_KEEPS_ALONE = b"sync_on_compute"
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
@@ -110,8 +113,7 @@ class Calls(Passing):
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
-            return PLAIN if is_alone else Value(sort=("wrap", "metric"))
+            return self._metric(node)
         sort, kind = callee.sort, callee.kind
         if kind == "one of":
             return self._one_of(node, sort[1], args, name)
@@ -130,6 +132,12 @@ class Calls(Passing):
             return self._wrapped(node, sort[1], "()", args, name)
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
+        if sort == sorts.RAW and self.link.drops_out and not self.link.is_evaluated(self.function):
+            return Value(mixed(*args).dep & DIFFERS | DRAWN, sort=None)
+        if name == "backward" and self.graphs:
+            of = func.base if isinstance(func := node.func, Attr) else node.args[0] if node.args else Ref(owner)
+            if (sort := graph_of(self, of)) is not None:
+                return self._backward(node, sort)
         made = known.method(owner, name) if owner else None
         own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
         if own is not None:  # a trainer of the project, not that of a library
@@ -163,8 +171,10 @@ class Calls(Passing):
                 return prepared(node)
         if sort in (sorts.DRAWS, sorts.GENERATOR):
             return drawn(self, owner, base, name, args)
-        if kind in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
-            return base
+        if (kind in ("wrap", "obj") or sort == sorts.ALONE) and name in _SAME_OBJECT:  # `Net().to(device)`
+            return self._replica(base) if self.link.has_replicas and name == "to" else base
+        if kind == "layer" and self.link.has_replicas and name == "to":
+            return self._replica(base)
         if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
             self._of_param(node, sort[1], name, args, name)
         if kind in ("out", "of") and name == "backward":
@@ -180,6 +190,31 @@ class Calls(Passing):
         if full.startswith("torch.distributed.nn."):  # its backward meets as well
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
+
+    def _metric(self, node: Call) -> Value:
+        """A metric of torchmetrics. It meets where it is computed, unless it, or each of which it is made, is told to keep to itself."""
+        bound = [n.value for n in self.function.bindings if any(a in n.targets for a in node.args)]
+        told = {self._meets_alone(e) for a in (*node.args, *bound) for e in leaves_of(a)} - {None}
+        is_alone = self._is_told_alone(node) or told == {True} or not self.link.is_parallel
+        return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
+
+    def _meets_alone(self, e: Expr) -> bool | None:
+        """Whether a metric of which another one is made keeps to itself; None: it is no metric."""
+        if isinstance(e, Call):
+            is_metric = isinstance(e.func, Ref) and self.link.full_of(self.ref(e.func.path)).startswith("torchmetrics.")
+            return self._is_told_alone(e) if is_metric else None
+        sort = self.ref(e.path).sort if isinstance(e, Ref) else None
+        return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
+
+    def _replica(self, v: Value) -> Value:
+        """A module on the device of its core: what it gives is of this rank's batch, as with a wrapper."""
+        is_module = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+        return Value(sort=("wrap", "replica"), const=v.sort[:3]) if is_module else v
+
+    def _is_told_alone(self, node: Call) -> bool:
+        """Whether a metric is told to keep to itself, or may be by what is not written out."""
+        is_open = "" in node.names and any(_KEEPS_ALONE in bytes(f.raw) for f in self.source.functions)
+        return is_open or node.given("sync_on_compute") == Const(False)
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
@@ -349,6 +384,8 @@ class Calls(Passing):
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
         if not self.no_sync:
             place = self.place(node, "backward")
+            if sort == ("out", "replica"):
+                return PLAIN
             if sort[0] == "out":
                 self.emit(Effect("backward", "", (place,), sort[1].partition(" ")[0]))
             else:

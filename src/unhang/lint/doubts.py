@@ -15,6 +15,7 @@ from unhang.lint.ir import (
     Function,
     Handler,
     If,
+    Leave,
     Loop,
     Op,
     Ref,
@@ -24,9 +25,9 @@ from unhang.lint.ir import (
     calls_in,
     nodes_in,
 )
-from unhang.lint.special import name_of, paths_in
+from unhang.lint.special import COMPARISONS, name_of, paths_in
 from unhang.lint.tensors import agrees_by_name
-from unhang.lint.values import Effect
+from unhang.lint.values import RANK, Effect
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -177,6 +178,33 @@ def asked_for_wrapper(test: Expr) -> str:
         ):
             return path
     return ""
+
+
+def asks_property(frame: Operators, test: Expr) -> bool:
+    """Whether a condition is a property that compares the number of this rank, or of its part, with another: `if self.stages.is_last`.
+
+    One that gives what was kept says less: it may be so for all ranks, by a setting.
+    """
+    match test:
+        case Op(op="not", parts=[inner]):
+            return asks_property(frame, inner)
+        case Ref(path=path) if "." in path:
+            owner, _, name = path.rpartition(".")
+            me = frame.ref(owner)
+            at = frame.link.project.method(me.sort[1], me.sort[2], name) if me.kind == "obj" else None
+            function = frame.link.project.function(*at) if at is not None else None
+            if at is None or function is None or not function.is_property or not _compares(function.body):
+                return False
+            said = frame.link.summary(*at).returns
+            return said.dep == RANK and not said.group
+    return False
+
+
+def _compares(body: list[Stmt]) -> bool:
+    match body:
+        case [*_, Leave(kind="return", value=Op(op=op))]:
+            return op in COMPARISONS
+    return False
 
 
 def is_of_caller(function: Function, test: Expr) -> bool:

@@ -13,7 +13,7 @@ from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
 from unhang.lint.divergence import Cause, Exit
 from unhang.lint.doubts import works
-from unhang.lint.graphs import added
+from unhang.lint.graphs import added, note_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
     by_conditions,
@@ -27,7 +27,7 @@ from unhang.lint.keeping import (
     place_of,
 )
 from unhang.lint.orders import fill_in_order
-from unhang.lint.samplers import found_in_shares, is_filled_up, is_part_of
+from unhang.lint.samplers import ends_for_some, found_in_shares, is_filled_up, is_part_of, setting_asked
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
@@ -106,7 +106,9 @@ class Frame(Blocks):
             returned = none_on_some(returned, self._none_returned)
         if self.function.is_generator:
             passed = ("passes", self._passes_on[0]) if self._passes_on else sorts.ENDLESS if self._never_ends else None
-            returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
+            is_uneven = self._ends_unevenly or self._ends_by_rank
+            ends = sorts.ENDS_BY_RANK if self._ends_by_rank else ("share", "generator")
+            returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=self._until or passed)
         summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
@@ -194,6 +196,8 @@ class Frame(Blocks):
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
             value = Value(sort=sorts.PADDED) if is_filled else either(old, value)
+        if self.graphs or (isinstance(s.value, Call) and value.sort is None and self.last_given):
+            note_graph(self, s, value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
         if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
             self.handles.append((kept, s.value))
@@ -278,11 +282,8 @@ class Frame(Blocks):
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)
         by_rank = self.is_under(RANK)
-        if s.kind in ("yield", "continue") and self.function.is_generator and not self._endless:
-            self._ends_unevenly |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
-            self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
-        if s.kind == "yield" and not self._endless:
-            self._passes_on += self._over_parameters[-1:]
+        if self.function.is_generator:
+            self._leave_generator(s, by_rank)
         if s.kind == "yield":
             self._never_ends |= self._endless > 0
             return ""
@@ -334,6 +335,23 @@ class Frame(Blocks):
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self.ways_out.append(way_out)
         return s.kind
+
+    def _leave_generator(self, s: Leave, by_rank: bool) -> None:
+        """Notes what a `yield`, or a way out of a generator, says of how many items it gives on each rank."""
+        if s.kind in ("yield", "continue"):
+            is_of_share = by_rank or (s.kind == "yield" and self._uneven_loops > 0)
+            if self._endless:
+                self._is_uneven_round |= is_of_share
+            else:
+                self._ends_unevenly |= is_of_share
+                self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
+        if s.kind == "return" or (s.kind == "break" and self.loops == 1):
+            self._ends_by_rank |= any(ends_for_some(c) for c, *_ in self.conditions)
+        if s.kind in ("return", "break") and self._endless and self._is_uneven_round:
+            self._until = self._until or setting_asked(self.conditions)
+        if s.kind == "yield":
+            self._until = self._until or next(iter(self.untils), None)
+            self._passes_on += self._over_parameters[-1:] if not self._endless else []
 
     def _raise(self, s: Leave) -> None:
         """Notes by what it differs whether a rank raises, or what it asks of parameters."""

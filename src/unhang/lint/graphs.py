@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Attr, Call, Expr, File, Found, Op, nodes_in
+from unhang.lint.ir import Attr, Call, Expr, File, Found, Op, Ref, Set, nodes_in
 from unhang.lint.keeping import is_by_batch
 from unhang.lint.special import paths_in
 from unhang.lint.values import DIFFERS, RANK, Conditional, Value
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unhang.lint.operators import Operators
 
 _ASKS_GRAPH = {"requires_grad", "grad_fn"}
+_REDUCING = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2")}
 _WITHOUT = {"no_grad", "inference_mode"}
 
 
@@ -54,6 +55,44 @@ def mark_half(frame: Operators, test: Expr, condition: Value, here: dict[str, Va
             a, b = here.get(name), there.get(name)
             if a is not None and b is not None and is_half(a, b):
                 frame.env[name] = value._replace(sort=sorts.HALF)
+
+
+def note_graph(frame: Operators, s: Set, value: Value) -> None:
+    """What an unknown call makes of a wrapped module, or of a parameter, has the graph of that; so has what is computed from it."""
+    sort = None
+    if value.sort is None and not value.dep and isinstance(s.value, Call) and s.value.args:
+        for v in frame.last_given:
+            if v.sort in _REDUCING:
+                sort = ("out", v.sort[1])
+            elif sort is None and v.sort and v.sort[0] == "param" and _is_module(frame, v.sort[1]):
+                sort = ("of", v.sort[1])
+    sort = sort or (graph_of(frame, s.value) if frame.graphs else None)
+    for target in s.targets if sort or frame.graphs else ():
+        for one in target.parts if isinstance(target, Op) and target.op == "seq" else [target]:
+            if isinstance(one, Ref) and sort is not None:
+                frame.graphs[one.path] = sort
+            elif isinstance(one, Ref):
+                frame.graphs.pop(one.path, None)
+
+
+def graph_of(frame: Operators, e: Expr) -> tuple[Any, ...] | None:
+    """The module, or the parameter, whose graph an expression has that is computed from such names: `loss.mean() / count`, `scaler.scale(loss)`."""
+    match e:
+        case Ref(path=path):
+            return frame.graphs.get(path) or frame.graphs.get(path.partition(".")[0])
+        case Attr(base=base):
+            return graph_of(frame, base)
+        case Op(parts=parts):
+            return next((found for p in parts if (found := graph_of(frame, p)) is not None), None)
+        case Call(func=func, args=args):
+            return next((found for p in (func, *args) if (found := graph_of(frame, p)) is not None), None)
+    return None
+
+
+def _is_module(frame: Operators, i: int) -> bool:
+    """Whether a parameter is called like a module."""
+    names = frame.function.parameters
+    return i < len(names) and any(word in names[i].lower() for word in ("model", "net", "module"))
 
 
 def found_in_graph(frame: Operators, node: Call, args: list[Value], name: str) -> None:

@@ -169,6 +169,7 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "load_checkpoint": "load",
         "save_16bit_model": "save",
     },
+    "replica": {"()": "", "forward": ""},  # without a wrapper: the optimizer, or a call before its step, reduces
     "hf model": {"()": "forward", "forward": "forward", "generate": "forward"},  # sharded, where the trainer shards it
     "hf trainer": {"train": "fit", "evaluate": "fit", "predict": "fit", "save_model": "save"},
     "metric": {"compute": "all_gather", "sync": "all_gather"},
@@ -221,7 +222,7 @@ IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir",
 LISTS_FOLDER = {"os.listdir", "os.scandir", "glob.glob", "glob.iglob"}
 # Names in a condition that asks whether there are other ranks at all.
 SINGLE = {
-    *("is_initialized", "is_available", "world_size", "get_world_size", "num_processes", "is_distributed", "distributed", "nnodes"),
+    *("is_initialized", "is_available", "world", "world_size", "get_world_size", "num_processes", "is_distributed", "distributed", "nnodes"),
     *("num_nodes", "n_gpu", "num_gpus", "is_dist_initialized", "is_dist_avail_and_initialized", "use_distributed"),
 }  # fmt: skip
 IS_DISTRIBUTED = re.compile(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+from unhang.lint.ir import File
 
 
 class Collective(NamedTuple):
@@ -83,8 +85,22 @@ PARALLEL = (
     "mpi4py",
     "composer",
 )
+
+
+def have_replicas(files: Iterable[File]) -> bool:
+    """Whether a program trains modules without a wrapper on several cores of a TPU."""
+    names = {n for f in files for n in f.names.values() if n.startswith("torch_xla")}
+    words = {w for f in files for x in f.functions for w in x.words} if names else set()
+    is_spread = any(n.startswith("torch_xla.distributed") for n in names) or not _OF_CORES.isdisjoint(words)
+    return is_spread and not _REDUCES.isdisjoint(words)
+
+
+_OF_CORES = {"xrt_world_size", "get_ordinal"}
+_REDUCES = {"optimizer_step", "reduce_gradients"}
 # A loader over one of these agrees on a seed with the loaders of the other ranks whenever it is iterated over.
 PIPES = ("torchdata.datapipes", "torch.utils.data.datapipes")
+# Properties of objects of a library that make collectives: module -> name of the object, of the property, and what it makes.
+PROPERTIES = dict.fromkeys(("lightning", "pytorch_lightning"), ("trainer", "log_dir", "broadcast"))
 CHECKPOINTS = {
     "torch.distributed.checkpoint.save": "save",
     "torch.distributed.checkpoint.load": "load",

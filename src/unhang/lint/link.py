@@ -14,7 +14,7 @@ from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.graphs import have_graphs
 from unhang.lint.ir import File, Found
 from unhang.lint.keeping import is_filled_by_batches, set_by_threads
-from unhang.lint.makers import Makers
+from unhang.lint.makers import NO_NAMES, Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
@@ -40,7 +40,6 @@ from unhang.lint.values import (
 _DEEPEST = 40
 _WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"}
 _SYNCS_NORMS = {"convert_sync_batchnorm", "SyncBatchNorm"}
-_NO_NAMES = {"<module>", "<lambda>", ""}
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
@@ -98,6 +97,7 @@ class Link(Makers):
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
         self.has_graphs = have_graphs(files)
+        self.has_replicas = libraries.have_replicas(files)
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
@@ -136,7 +136,7 @@ class Link(Makers):
                     roots.append((key[0], function.inside))
                 if function.inside <= 0 or function.name != "<lambda>":
                     roots.append(key)
-            news -= words | _NO_NAMES
+            news -= words | NO_NAMES
             words |= news
             found = self.project.naming(news) & todo.keys()
         return roots
@@ -296,12 +296,6 @@ class Link(Makers):
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
                 return value
         return None
-
-    @cached_property
-    def meeting_properties(self) -> set[str]:
-        """Names of properties that make collectives themselves."""
-        functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
-        return {f.name for f in functions if f.is_property and not known.MEETS.isdisjoint(f.words)}
 
     @cached_property
     def by_threads(self) -> dict[Kept, Value]:

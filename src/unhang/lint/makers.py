@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
-from unhang.lint import known, sorts
+from unhang.lint import known, libraries, sorts
+from unhang.lint.ir import Expr, Function, Ref, calls_in
 from unhang.lint.project import Project
-from unhang.lint.special import is_own_seed
+from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summary, Value, either
+
+NO_NAMES = {"<module>", "<lambda>", ""}
+_SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
+_MOST_CALLERS = 20
 
 
 class Makers:
@@ -44,7 +50,8 @@ class Makers:
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
         if sort[0] == "out":
-            return (Effect("backward", "", (), sort[1].partition(" ")[0]),) if method == "backward" else ()
+            is_told = method == "backward" and sort[1] != "replica"
+            return (Effect("backward", "", (), sort[1].partition(" ")[0]),) if is_told else ()
         if sort[0] == "of":
             return (Effect("call", "", (), "", sort[1], method),) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
@@ -85,3 +92,53 @@ class Makers:
             elif v.kind in ("obj", "one of"):
                 given_so_far = self.built.setdefault((sort[1], sort[2]), {})
                 given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))
+
+    @cached_property
+    def meeting_properties(self) -> set[str]:
+        """Names of properties that make collectives themselves, or in what they call."""
+        found = {name for _, name in self.of_libraries}
+        for of in self.project.files:
+            properties = [f for f in of.functions if f.decorators and f.owner and f.is_property]
+            makers = {f.name for f in of.functions if f.inside <= 0 and not known.MEETS.isdisjoint(f.words)}
+            words = known.MEETS | makers - NO_NAMES if properties else known.MEETS
+            found |= {f.name for f in properties if not words.isdisjoint(f.words)}
+        return found
+
+    @cached_property
+    def of_libraries(self) -> dict[tuple[str, str], str]:
+        """Properties of objects of libraries, by what these are called and their names: which collectives they make."""
+        modules = {n.partition(".")[0] for of in self.project.files for n in of.names.values()}
+        told = (libraries.PROPERTIES[m] for m in modules & libraries.PROPERTIES.keys())
+        return {(owner, name): op for owner, name, op in told}
+
+    @cached_property
+    def drops_out(self) -> bool:
+        """Whether modules leave out by chance what they compute, and each rank has a seed of its own for that."""
+        functions = self.project.functions.values()
+        leaves_out = any(word.startswith(("Dropout", "dropout")) for f in functions for word in f.words)
+        return leaves_out and any(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS))
+
+    def is_evaluated(self, function: Function) -> bool:
+        """Whether a function, or one that leads to it by its name, puts modules into the mode in which nothing is left out by chance."""
+        if "evaluated" not in function.notes:
+            seen, todo = {function.name}, [function]
+            while todo and "eval" not in todo[-1].words and len(seen) <= _MOST_CALLERS:
+                callers = [f for _, f in self.project.callers_by_name(todo.pop().name) if f.name not in seen]
+                seen |= {f.name for f in callers}
+                todo[:0] = callers
+            function.notes["evaluated"] = bool(todo)
+        return bool(function.notes["evaluated"])
+
+
+def _seeds_by_rank(function: Function) -> bool:
+    """Whether a function gives the generator of the process a seed by the rank: `torch.manual_seed(seed + rank)`."""
+    calls = [n for n in calls_in(function.body) if name_of(n) in _SEEDS and isinstance(n.func, Ref)]
+    given = [a for n in calls if name_of(n) == name_at(n.func) or name_at(n.func).startswith("torch.") for a in n.args]
+    named = set().union(*map(paths_in, given))
+    named |= {p for n in function.bindings if named & {*map(name_at, n.targets)} for p in paths_in(n.value)}
+    return any(known.rank_kind(p.rpartition(".")[2]) in ("rank", "local") for p in named)
+
+
+def name_at(e: Expr) -> str:
+    """The name that an expression is; empty: it is something else."""
+    return e.path if isinstance(e, Ref) else ""

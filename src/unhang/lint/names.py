@@ -84,6 +84,7 @@ class Names:
         self.uniform: set[str] = set()
         self.last_given: list[Value] = []  # what the call was given that was followed last
         self.has_limit = False
+        self.graphs: dict[str, tuple[Any, ...]] = {}  # names of what an unknown call has made of a wrapped module
         self.handles: list[tuple[str, Call]] = []
         self._pending: list[Pending] = []
         self._uneven_found: list[tuple[Found, Effect]] = []  # unless those that are done wait for the others
@@ -101,7 +102,10 @@ class Names:
         self._none_returned: list[tuple[bool, Value]] = []
         self._told_by = NO_PARAMS
         self._passes_on: list[int] = []
-        self._ends_unevenly = self._never_ends = False
+        self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
+        self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
+        self._is_uneven_round = False  # what it gives in a round of its endless loop
+        self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)
 
     def _bind_parameters(self, given: frozenset[tuple[int, Value]]) -> None:
@@ -215,7 +219,7 @@ class Names:
             return value if not dot else PLAIN
         prefix = head
         for name in rest.split("."):
-            if name in self.link.meeting_properties and (value.kind in ("", "param")):
+            if name in self.link.meeting_properties and value.kind in ("", "param", "wrap"):
                 self.ask_alike(prefix, name)
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
@@ -305,8 +309,11 @@ class Names:
     def ask_alike(self, owner: str, name: str) -> None:
         """A property is asked for of what nobody knows, which is called like its class."""
         at = self.link.project.by_receiver(owner, name, is_exact=True)
+        op = self.link.of_libraries.get((owner.rpartition(".")[2].lstrip("_"), name))
         if at is not None:
             self.ask(("obj", at[0], self.link.project.function(*at).owner), name)
+        elif op is not None:
+            self.emit(Effect(op, "", (Place(self.path, self.line_now, 0, f"{owner}.{name}"),)))
 
     def _ask_for(self, at: tuple[int, int], text: str) -> None:
         for e in self.link.summary(*at).effects:

@@ -13,7 +13,7 @@ from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
 from unhang.lint.operators import Operators
-from unhang.lint.samplers import holds_items
+from unhang.lint.samplers import ends_by_setting, holds_items, scores_share
 from unhang.lint.settling import plain_length, raised_by_call, settle
 from unhang.lint.special import (
     given_of,
@@ -65,14 +65,8 @@ _LOADED = ("many", sorts.BATCH)
 _PARTS_RANKS = RANK | OWN_STATE | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
-_OBJECTS = {
-    "obj",
-    "wrap",
-    "one of",
-    "fn",
-    "bound",
-    "class",
-}  # whatever is agreed on of their parts, they stay what they are
+# Whatever is agreed on of their parts, they stay what they are.
+_OBJECTS = {"obj", "wrap", "one of", "fn", "bound", "class"}
 _CARRIED = {"", "own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
@@ -187,7 +181,8 @@ class Passing(Operators):
             names = self.function.parameters  # it may be another function's, kept in a tuple
             return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
         if isinstance(e, Ref):
-            return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
+            path = v.sort[1] if v.kind == "ext" and "." in v.sort[1] else e.path  # `group = dist.group.WORLD`, before
+            return "" if path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         if not isinstance(e, Call) or not isinstance(e.func, Ref):
             return "?"
         return f"{e.func.path}({'+cp' if e.given('with_context_parallel') == Const(True) else ''})"
@@ -197,9 +192,14 @@ class Passing(Operators):
     def _constructor(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         target = self.link.project.method(sort[1], sort[2], "__init__")
         if target is not None:
-            parameters = self.link.project.function(*target).parameters
-            self.link.note_constructor(sort, parameters, given_of(node, parameters, 1, args))
+            function = self.link.project.function(*target)
+            given = given_of(node, function.parameters, 1, args)
+            self.link.note_constructor(sort, function.parameters, given)
             self._function(node, ("bound", *target), args, name)
+            goes = self.link.project.method(sort[1], sort[2], "__iter__")
+            returned = self.link.summary(*goes).returns if goes is not None else PLAIN
+            if ends_by_setting(self.link.project, sort, returned, lambda i: _worth(function, given, i)):
+                return Value(UNEVEN, sort=("obj", sort[1], sort[2]))
         else:  # of a data class
             fields = self.link.project.fields_of(sort[1], sort[2])
             plain = len(node.args) - len(node.names)
@@ -300,11 +300,13 @@ class Passing(Operators):
         asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else {*range(len(function.parameters))}
         for i, name in enumerate(function.parameters):
             v = _worth(function, given, i)
+            is_share_of = v.kind == "obj" and bool(v.dep & UNEVEN or items_of(self, v))  # to go through
+            v = v._replace(dep=v.dep | UNEVEN) if is_share_of else v
             is_plain = name[0] != "*" and (
-                value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
+                value_of_name(name) is PLAIN or ((is_share(v) or is_share_of) and value_of_name(name).sort == _LOADED)
             )
             parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
-            if is_plain and not by_rank and parts and v.kind in _CARRIED:
+            if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
                 out[i] = v
@@ -387,6 +389,7 @@ class Passing(Operators):
         dep = r.dep
         if dep & MAYBE:  # it is what a given module made of this rank's batch
             kinds = {v.kind for _, v in given.values()}
-            dep = dep & ~MAYBE | (LOSS if "wrap" in kinds else MAYBE if "param" in kinds else 0)
+            is_own = "wrap" in kinds or scores_share(self, given)
+            dep = dep & ~MAYBE | (LOSS if is_own else MAYBE if "param" in kinds else 0)
             dep &= -1 if dep & DIFFERS else ~NONE_BY_BATCH
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

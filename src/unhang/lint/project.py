@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from unhang.lint import known
 from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, calls_in, nodes_in
-from unhang.lint.special import name_of
+from unhang.lint.special import name_of, variable_asked
 
 _MOST_STEPS = 6
 _LEAST_WORD = 5
@@ -360,7 +360,10 @@ def _is_of_rank(test: Expr) -> bool:
         case Op(op="or", parts=parts):
             others = [p for p in parts if not _is_of_rank(p)]
             return len(others) < len(parts) and all(map(_is_not_distributed, others))
-        case Op(op="==", parts=[Ref() | Call() as of, Const(value=0)]) | (Ref() | Call() as of):
+        case Op(op="==", parts=[Ref() | Call() | Op() as of, Const(value=0 | "0")]) | (Ref() | Call() as of):
+            inner = of.args[0] if isinstance(of, Call) and of.func == Ref("int") and len(of.args) == 1 else of
+            if (name := variable_asked(inner)) is not None:
+                return known.rank_kind(name.lower()) is not None and isinstance(test, Op)
             path = of.func if isinstance(of, Call) else of
             kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
             return kind is not None and (isinstance(test, Op) or kind == "zero")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from unhang.lint import known
-from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
+from unhang.lint import known, sorts
+from unhang.lint.ir import Call, Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import UNEVEN, Summary
+from unhang.lint.values import RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
+    from unhang.lint.divergence import Cause
     from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
@@ -21,6 +23,8 @@ _COUNTED = re.compile(
 _WORLD = re.compile(
     r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
 )
+_SETTING = re.compile(r"(not )?self\.(\w+)")
+_OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
 
 
 def is_part_of(e: Expr, whole: Expr) -> bool:
@@ -49,6 +53,46 @@ def is_rounded_up(op: str, parts: list[Expr]) -> bool:
     return paths_in(parts[1]) <= paths_in(parts[0])
 
 
+def ends_for_some(cause: Cause) -> bool:
+    """Whether a condition asks if there is anything left for this rank: `rank >= len(hands)`, but not `rank >= world_size`."""
+    is_asked = cause.value.dep & RANK and not cause.value.group and ("<" in cause.text or ">" in cause.text)
+    return bool(is_asked) and _OF_ALL.search(cause.text) is None
+
+
+def setting_asked(conditions: Sequence[tuple[Cause, int, int]]) -> tuple[str, str, bool] | None:
+    """By which attribute of its object a generator ends that goes round for ever otherwise, and what that is then: `if not self.repeat: return`."""
+    asked = _SETTING.fullmatch(conditions[-1][0].text) if len(conditions) == 1 else None
+    return ("until", asked[2], not asked[1]) if asked and not conditions[0][0].value.dep else None
+
+
+def ends_by_setting(project: Project, sort: tuple[Any, ...], returned: Value, worth: Callable[[int], Value]) -> bool:
+    """Whether an object of a class whose generator ends by a setting is made with that setting, and so with a share of the data."""
+    target = project.method(sort[1], sort[2], "__init__")
+    if returned.kind != "until" or target is None or is_counted(project, sort[1], sort[2]):
+        return False
+    function, (_, name, wanted) = project.function(*target), returned.sort
+    given = (v for n in function.bindings for t, v in n.pairs() if t == Ref(f"self.{name}"))
+    at = {function.parameters.index(e.path) for e in given if isinstance(e, Ref) and e.path in function.parameters}
+    return len(at) == 1 and worth(*at).const is wanted
+
+
+def scores_share(frame: Operators, given: Given) -> bool:
+    """Whether a call is given the inner module of a wrapped one, and a loader of this rank's share: what it makes of these is of this rank's batches."""
+    return any(v.sort == sorts.RAW for _, v in given.values()) and any(
+        _is_of_share(frame, e) for e, _ in given.values()
+    )
+
+
+def _is_of_share(frame: Operators, e: Expr, steps: int = 3) -> bool:
+    """Whether a name is that of a loader with a `DistributedSampler`, or of such a sampler."""
+    if not isinstance(e, Ref) or not steps:
+        return any(name_of(n) == "DistributedSampler" for n in calls_in(e))
+    own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
+    made = (v for f in own for n in f.bindings for t, v in n.pairs() if t == e)
+    parts = (v.given("sampler") if isinstance(v, Call) and name_of(v) == "DataLoader" else v for v in made)
+    return any(_is_of_share(frame, part, steps - 1) for part in parts if part is not None)
+
+
 def found_in_shares(frame: Operators, summary: Summary) -> None:
     """`yield from items[rank::world]` of a sampler: with a rest some ranks have one item more, unless they are counted somewhere."""
     function = frame.function
@@ -57,9 +101,12 @@ def found_in_shares(frame: Operators, summary: Summary) -> None:
     if _IS_ASKED.search(function.owner.lower()) or _IS_ASKED.search(frame.path.rpartition("/")[2].lower()):
         return
     project = frame.link.project
-    if not _is_sampler(project, frame.file, function.owner) or is_counted(project, frame.file, function.owner):
+    is_told = summary.returns.sort == sorts.ENDS_BY_RANK  # whatever it counts besides
+    if not _is_sampler(project, frame.file, function.owner):
         return
-    words = {"sampler": function.owner}
+    if not is_told and is_counted(project, frame.file, function.owner):
+        return
+    words = {"sampler": function.owner, "condition": function.owner}
     frame.link.report(frame.path, Found("LNT110", function.line, 1, words, [], [], False, "sampler"))
 
 

@@ -306,6 +306,28 @@ def paths_in(e: Expr) -> set[str]:
     return set()
 
 
+def variable_asked(e: Expr) -> str | None:
+    """The variable of the environment that is asked for: `os.environ["RANK"]`, `os.getenv("RANK", 0)`; None: something else is."""
+    match e:
+        case Op(op="[]", parts=[Ref(path="os.environ"), Const(value=str() as name)]):
+            return name
+        case Call(func=Ref(path="os.environ.get" | "os.getenv"), args=[Const(value=str() as name), *_]):
+            return name
+    return None
+
+
+def leaves_of(e: Expr) -> list[Expr]:
+    """What a list or a dictionary is made of, one within another, without the keys; of a comprehension, its items."""
+    if not isinstance(e, Op) or e.op not in ("seq", "dict", "comp"):
+        return [e]
+    return [
+        leaf
+        for part in (e.parts[:1] if e.op == "comp" else e.parts)
+        for leaf in leaves_of(part)
+        if not isinstance(leaf, Const)
+    ]
+
+
 def line_of(e: Expr) -> int:
     """The line of the first call in it, 0: there is none."""
     todo = [e]

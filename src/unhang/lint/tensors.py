@@ -203,9 +203,10 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(joined.dep, joined.params, sorts.PADDED)
     if is_numeric and name in _TESTS and joined.dep & DATA:
         is_count = (name in _COUNTS and base.sort != sorts.BATCH) or (base.sort == sorts.COUNT and name == "item")
-        return Value(joined.dep & OF_DATA, joined.params, sorts.COUNT if is_count else sorts.TEST)
+        is_count &= not joined.dep & DRAWN
+        return Value(joined.dep & (OF_DATA | DRAWN), joined.params, sorts.COUNT if is_count else sorts.TEST)
     if is_numeric and name in _SPREADS and joined.dep & OWN_BATCH:
-        return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
+        return Value(joined.dep & (OF_DATA | DRAWN) | LOSS, NO_PARAMS)
     if is_numeric and joined.params and not joined.dep and (name in _TESTS or name in _SPREADS):
         return Value(0, joined.params, sorts.TEST if name in _TESTS else None)
     if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:

@@ -98,8 +98,11 @@ def items_of(frame: Operators, v: Value) -> int:
         else ()
     )
     target = next((m for m in of if m is not None), None)
-    if target is None or not frame.link.summary(*target).returns.dep & UNEVEN:
+    returned = frame.link.summary(*target).returns if target is not None else PLAIN
+    if not returned.dep & UNEVEN:
         return 0
+    if returned.sort == sorts.ENDS_BY_RANK:
+        return UNEVEN
     return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
 
 

@@ -50,6 +50,28 @@ class Module:
             print(self.accuracy.compute())  # LNT103
 
 
+def scores(keeps_to_itself):
+    own = torchmetrics.F1Score(task="binary", sync_on_compute=False)
+    if keeps_to_itself:
+        alone = {"sync_on_compute": False}
+        several = {name: torchmetrics.MeanMetric(sync_on_compute=False) for name in ("x", "y")}
+        if torchmetrics.MetricCollection(several).compute() or dist.get_rank() > 0:
+            return torchmetrics.MetricCollection([torchmetrics.F1Score(task="binary", **alone)])
+        return torchmetrics.MetricCollection(
+            {"f1": own, "auroc": torchmetrics.AUROC(task="binary", sync_on_compute=False)}
+        )
+    return own.clone()
+
+
+def several(alone, loader):
+    mixed = torchmetrics.MetricCollection(
+        [torchmetrics.F1Score(task="binary", sync_on_compute=False), torchmetrics.AUROC("binary")]
+    )
+    if dist.get_rank() == 0:
+        print(scores(alone).compute())
+        print(mixed.clone(prefix="val_").compute())  # LNT103
+
+
 def splits(prompts, pipe):
     with PartialState().split_between_processes(prompts) as mine:
         for prompt in mine:

@@ -4,6 +4,7 @@ import os
 import pickle
 
 import ignite.distributed as idist
+import pytorch_lightning as pl
 import ray.train
 import torch
 import torch.distributed as torch_dist
@@ -85,3 +86,18 @@ def of_one_size(value, world_size, most):
 def of_those_with_labels(scores, labels, outs):
     keep = labels != -100
     torch_dist.all_gather(outs, scores[keep])  # LNT303
+
+
+class Keeper(pl.Callback):
+    @pl.utilities.rank_zero_only
+    def on_fit_start(self, trainer, module):
+        os.makedirs(trainer.log_dir, exist_ok=True)  # LNT101
+
+    def on_fit_end(self, trainer, module):
+        folder = trainer.log_dir
+        if trainer.is_global_zero:
+            print(folder, trainer.logger.log_dir, trainer.default_root_dir)
+
+    def on_exception(self, trainer, module, exception):
+        if trainer.is_global_zero:
+            print("ended in", trainer.log_dir)  # LNT101

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
 
 class Uneven(Sampler):
@@ -55,6 +56,57 @@ class Endless(Sampler):
             yield from torch.randperm(self.size).tolist()
 
 
+class Hands(Sampler):
+    def __init__(self, seconds, most, rank, world_size, drop_last=False):
+        self.seconds, self.most = seconds, most
+        self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
+
+    def deal(self, queue):
+        hand, used = [], 0.0
+        while queue and used < self.most:
+            hand.append(queue.pop())
+            used += self.seconds[hand[-1]]
+        return hand
+
+    def __iter__(self):  # LNT110
+        queue = list(range(len(self.seconds)))
+        while queue:
+            hands = [self.deal(queue) for _ in range(self.world_size) if queue]
+            if len(hands) < self.world_size and self.drop_last:
+                return
+            if self.rank >= len(hands):
+                break
+            yield hands[self.rank]
+
+
+class DealtAgain(Hands):
+    def __iter__(self):
+        if self.rank >= self.world_size:
+            return
+        queue = list(range(len(self.seconds)))
+        while queue:
+            hands = [self.deal(queue) for _ in range(self.world_size)]
+            if not all(hands):
+                if self.drop_last:
+                    return
+                hands = [hand or hands[0] for hand in hands]
+            yield hands[self.rank]
+
+
+class Offset(Sampler):
+    def __init__(self, shares, rank, drop_last):
+        self.shares, self.rank, self.drop_last = shares, rank, drop_last
+
+    def __iter__(self):
+        for row in self.shares:
+            start = 0
+            for i, part in enumerate(row):
+                if i >= self.rank:
+                    break
+                start += part
+            yield start
+
+
 class Lines(IterableDataset):
     def __iter__(self):
         with open("lines.txt") as file:
@@ -74,6 +126,14 @@ def trains_with(net, batches, rank, world_size):
         model(batch)  # LNT110
     loader = DataLoader(batches, batch_sampler=Cut(batches, world_size, rank))
     for batch in loader:
+        model(batch).mean().backward()
+
+
+def trains_by_hand(net, data, rank, world_size):
+    model = DistributedDataParallel(net)
+    for batch in DataLoader(data, batch_sampler=Hands(data.seconds, 200.0, rank, world_size)):
+        model(batch).mean().backward()  # LNT110
+    for batch in DataLoader(data, batch_sampler=DealtAgain(data.seconds, 200.0, rank, world_size)):
         model(batch).mean().backward()
 
 
@@ -175,3 +235,76 @@ def over_and_over(net, data, steps):
             items = iter(loader)
             batch = next(items)
         model(batch).mean().backward()
+
+
+def share_right(model, loader):
+    model.eval()
+    right, seen = 0, 0
+    for x, y in loader:
+        right += (model(x).argmax(1) == y).sum().item()
+        seen += y.size(0)
+    model.train()
+    return right / seen
+
+
+def stops_by_its_share(net, loader, held_out):
+    model = DistributedDataParallel(net)
+    mine = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))
+    best, bad = 0.0, 0
+    for batch in loader:
+        model(batch).mean().backward()
+        right = share_right(model.module, mine)
+        bad = 0 if right > best else bad + 1
+        best = max(right, best)
+        if bad >= 3:
+            break  # LNT108
+
+
+def stops_by_all_there_is(net, loader, held_out):
+    model = DistributedDataParallel(net)
+    whole = DataLoader(held_out)
+    for batch in loader:
+        model(batch).mean().backward()
+        if share_right(model.module, whole) > 0.9:
+            break
+
+
+def stops_together(net, loader, held_out):
+    model = DistributedDataParallel(net)
+    sampler = DistributedSampler(held_out, shuffle=False)
+    mine = DataLoader(held_out, sampler=sampler)
+    for batch in loader:
+        model(batch).mean().backward()
+        right = torch.tensor(share_right(model.module, mine))
+        dist.all_reduce(right)
+        if right.item() / dist.get_world_size() > 0.9:
+            break
+
+
+class Tokens(IterableDataset):
+    def __init__(self, texts, length, infinite):
+        self.texts, self.length, self.infinite = texts, length, infinite
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    def __iter__(self):
+        held = []
+        while True:
+            for i, text in enumerate(self.texts):
+                if i % self.world != self.rank:
+                    continue
+                held += text
+                while len(held) >= self.length:
+                    yield torch.tensor(held[: self.length])
+                    held = held[self.length :]
+            if not self.infinite:
+                break
+
+
+def trains_on_tokens(net, texts, held_out):
+    model = DistributedDataParallel(net)
+    for step, batch in enumerate(DataLoader(Tokens(texts, 1024, True))):
+        model(batch).mean().backward()
+        if step > 1000:
+            break
+    for batch in DataLoader(Tokens(held_out, 1024, infinite=False)):
+        model(batch).mean().backward()  # LNT110

@@ -344,3 +344,77 @@ def gathers_in_a_group(grads, rank, size, group):
         mine = grad[rank * size : (rank + 1) * size]
         if mine.numel() > 0:
             dist.all_reduce(mine, group=group)
+
+
+class Packed:
+    def __init__(self, files, length, repeat=False):
+        self.files, self.length = files, length
+        self.repeat = repeat
+
+    def _mine(self):
+        while True:
+            yield from self.files[dist.get_rank() :: dist.get_world_size()]
+            if not self.repeat:
+                return
+
+    def __iter__(self):
+        held = []
+        for file in self._mine():
+            held.extend(file)
+            while len(held) > self.length:
+                yield torch.tensor(held[: self.length])
+                held = held[self.length :]
+
+
+class Rounds:
+    def __init__(self, files, once):
+        self.files = files
+        self.only_once = once
+
+    def __iter__(self):
+        while True:
+            for file in self.files[dist.get_rank() :: dist.get_world_size()]:
+                yield file
+            if self.only_once:
+                break
+
+
+def goes_through(model, batches):
+    total = torch.zeros(())
+    for batch in batches:
+        loss = model(batch).sum()
+        loss.backward()  # LNT110
+        total += loss.detach()
+    dist.all_reduce(total)
+    return total
+
+
+def goes_in_step(model, items):
+    total = torch.zeros(())
+    source = iter(items)
+    while True:
+        batch = next(source, None)
+        more = torch.tensor(int(batch is not None))
+        dist.all_reduce(more, op=dist.ReduceOp.MIN)
+        if not more.item():
+            break
+        model(batch).sum().backward()
+    dist.all_reduce(total)
+    return total
+
+
+def trains_on_steps(model, items, steps):
+    for step, batch in enumerate(items):
+        if step == steps:
+            break
+        model(batch).sum().backward()
+
+
+def trains_once_more(net, files, held_out):
+    model = DDP(net)
+    trains_on_steps(model, Packed(files, 1024, repeat=True), 1000)
+    trains_on_steps(model, Rounds(files, once=False), 1000)
+    goes_through(model, Packed(held_out, 1024))
+    goes_in_step(model, Packed(held_out, 1024))
+    for batch in Rounds(held_out, True):
+        model(batch).sum().backward()  # LNT110
