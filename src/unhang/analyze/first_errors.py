@@ -135,7 +135,7 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
     ranks = {e.rank for e in same if e.rank is not None}
     if ranks:
         return tuple(sorted(ranks))
-    if len(same) == s.case.job.world_size <= _MOST_RANKS and not first.is_line:
+    if len(same) == s.case.job.world_size and len(same) <= _MOST_RANKS and not first.is_line:
         return tuple(range(len(same)))
     failed = {r: e.exit for r, e in s.case.ranks.items() if e.exit and e.error is None and _may_have_raised(e.exit)}
     waited = {x.rank for x in s.watchdogs.timed_out if x.events[0].order > first.order}
