@@ -128,7 +128,7 @@ def like_it(s: Situation, first: SeenError) -> tuple[SeenError, ...]:
 
 
 def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
-    """The ranks that raised it: told by itself or by the lines, or by the launcher where it saw no more failures than there were errors."""
+    """The ranks that raised it: told by itself or by the lines; all, where as many raised it; or by the launcher where it saw no more failures than there were errors."""
     same = like_it(s, first)
     if gathered := _GATHERED.search(first.error.message):
         return tuple(sorted({int(n) for n in gathered[1].split(",") if n.strip()}))
@@ -146,21 +146,18 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
     earliest = [r for r, x in failed.items() if times and x.time_ns == times[0]]
     if len(earliest) == 1 and len(times) > 1 and times[1] > times[0]:
         return tuple(earliest)
-    return () if failed else _ranks_by_others(s, first, len(same))
+    return () if failed else _ranks_by_others(s, first)
 
 
-def _ranks_by_others(s: Situation, first: SeenError, errors: int) -> tuple[int, ...]:
-    """Who raised an exception that bears no rank: all, where as many did; whom a launcher saw end first; the one that did not wait with the others."""
-    world = s.case.job.world_size
-    if world is not None and errors == world <= _MOST_RANKS and not first.is_line:
-        return tuple(range(world))
+def _ranks_by_others(s: Situation, first: SeenError) -> tuple[int, ...]:
+    """Who raised an exception that bears no rank: whom a launcher saw end first; the one that did not wait with the others."""
     ended = s.events.of("ending.mpirun_exit", "ending.mpirun", "ending.shard")
     if ended and ended[0].order > first.order and ended[0].rank is not None:
         return (ended[0].rank,)
     waited = {x.rank for x in s.watchdogs.timed_out if x.rank is not None and x.events[0].order > first.order}
     if len(waited) < 2 or waited != {*s.watchdogs.ranks, *s.watchdogs.seen}:
         return ()
-    silent = set(range(world or max(waited) + 1)) - waited
+    silent = set(range(s.case.job.world_size or max(waited) + 1)) - waited
     return tuple(silent) if len(silent) == 1 else ()
 
 
