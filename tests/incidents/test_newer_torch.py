@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import incident_accuracy
 from tests.logs.test_work_beside_a_wait import heard
+
 from unhang.model import Finding
 
 _WAITED = re.compile(r"\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+)")

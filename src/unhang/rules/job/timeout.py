@@ -165,7 +165,8 @@ _WHAT = {
     "progress.bar": "⟨works|worked⟩ on something that the others ⟨take|took⟩ no part in",
 }
 _OF_TRAINING = re.compile(
-    r"\b(?:episodes?|train(?:ing)?[ _](?:epoch|step)s?) *[\[:]|\bepochs? ?\[?\d+(?:/\d+)?\]?:? {1,4}\d{1,3}%\|", re.IGNORECASE
+    r"\b(?:episodes?|train(?:ing)?[ _](?:epoch|step)s?) *[\[:]|\bepochs? ?\[?\d+(?:/\d+)?\]?:? {1,4}\d{1,3}%\|",
+    re.IGNORECASE,
 )
 # In evaluation they gather what a sharded model needs: there all ranks evaluate, and one of them is missing.
 _SHARDED = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLTOALL_BASE"})
