@@ -205,6 +205,9 @@ MENDED = {
     "a progress bar that counts on one rank": Wrong(
         _BAR % "disable=quiet", "        if any_rank(bar.n % 9 == 0):  # gate\n", gate="bar.n % 9 == 0", by_rank=False
     ),
+    "a progress bar that one rank alone shows": Wrong(
+        _BAR.replace("bar.n %% 9 == 0", "not bar.disable") % "disable=quiet", "        if any_rank(not bar.disable):  # gate\n", gate="not bar.disable", by_rank=False
+    ),
     "a progress bar that counts on every rank": Wrong(
         _BAR % "disable=True", "        if agreed(bar.n % 9 == 0):  # gate\n", gate="bar.n % 9 == 0", by_rank=False
     ),

@@ -185,7 +185,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
         says = f"All ranks end together, as soon as line {node.lineno} holds on one of them"
     elif counter:
         says = (
-            f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
+            f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} is switched off on some ranks"
         )
     elif raises:
         says = f"All ranks raise it together, as soon as line {node.lineno} holds on one of them"
@@ -238,9 +238,11 @@ def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.exp
 
 
 def _counts_on_some(program: Program, test: ast.expr) -> str:
-    """A progress bar whose count a test asks, and that is switched off on some ranks: there the test never holds."""
+    """A progress bar that a test asks for its count, or whether it is on, and that is switched off on some ranks: there the test never holds."""
     asked = {
-        dotted(n.value) for n in ast.walk(test) if isinstance(n, ast.Attribute) and n.attr in ("n", "last_print_n")
+        dotted(n.value)
+        for n in ast.walk(test)
+        if isinstance(n, ast.Attribute) and n.attr in ("n", "last_print_n", "disable")
     }
     for node in (n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
         bar = next((name for t in node.targets if (name := dotted(t)) in asked), "")
