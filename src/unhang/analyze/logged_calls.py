@@ -141,13 +141,15 @@ class Watchdogs:
     def positions(self) -> tuple[tuple[TimedOut, ...], ...]:
         """The waits of different ranks in the same call of the same group; of one rank the first wait counts.
 
-        In a job with subgroups only waits whose group is told are compared. Without positions (torch before 2.0) all wait in the same one.
+        In a job with subgroups only waits whose group is told are compared. Without positions (torch before 2.0) all wait in the same one, if few differ or there are but two.
         """
         found: dict[tuple[str, int], dict[int, TimedOut]] = {}
         named = {w.group for w in self.timed_out if w.group}
         if not named and not self.has_subgroups and all(w.seq is None for w in self.timed_out):
             first = {w.rank: w for w in reversed(self.timed_out) if w.rank is not None}
-            return (tuple(first.values()),) if minority({rank: w.op for rank, w in first.items()}) else ()
+            ops, seen = {rank: w.op for rank, w in first.items()}, {*first, *(e.rank for e in self._events)}
+            is_told = bool(minority(ops)) or (len(set(ops.values())) > 1 and seen <= {None, 0, 1})
+            return (tuple(first.values()),) if is_told else ()
         for wait in self.timed_out:
             if wait.seq is not None and wait.rank is not None and (wait.group or not self.has_subgroups):
                 group = wait.group or (next(iter(named)) if len(named) == 1 else "")

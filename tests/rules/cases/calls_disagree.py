@@ -48,6 +48,7 @@ CASES = {
         Fires(log_case(timeouts((0, 9, "BROADCAST", 24084544), (1, 9, "BROADCAST", 64))), ()),
         Fires(log_case(_SHAPES.replace("NumelIn=1, NumelOut=1", "TensorShape=[]")), (1,)),
         Fires(log_case(_old("BROADCAST", "BROADCAST", "BROADCAST", "ALLREDUCE")), (3,)),
+        Fires(log_case(_old("ALLGATHER", "ALLREDUCE")), ()),
         Fires(
             log_case(f"{_KEPT}\n{_old('BROADCAST', 'BROADCAST', 'BROADCAST', 'ALLREDUCE')}"),
             (3,),
