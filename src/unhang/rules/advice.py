@@ -284,7 +284,8 @@ def of_skipped_part(frame: Frame | None, names: Sequence[str] = ()) -> tuple[Fix
     prefix = ".".join(step[0] for step in takewhile(lambda step: len(set(step)) == 1, steps))
     if part is None and not prefix:
         return ()
-    zero = f"0.0 * sum(p.sum() for p in model.module.get_submodule({prefix!r}).parameters())"
+    whole = "getattr(model, 'module', model)"  # an evaluation may be given the module itself
+    zero = f"0.0 * sum(p.sum() for p in {whole}.get_submodule({prefix!r}).parameters())"
     where, advice = (
         "",
         f"# behind the forward of the DDP model, in front of backward(), on every rank\nloss = loss + {zero}",
