@@ -151,14 +151,19 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
 
 def _ranks_by_others(s: Situation, first: SeenError) -> tuple[int, ...]:
     """Who raised an exception that bears no rank: whom a launcher saw end first; the one that did not wait with the others."""
-    ended = s.events.of("ending.mpirun_exit", "ending.mpirun", "ending.shard")
-    if ended and ended[0].order > first.order and ended[0].rank is not None:
-        return (ended[0].rank,)
+    ended = first_to_end(s)
+    if ended is not None and ended.order > first.order and ended.rank is not None:
+        return (ended.rank,)
     waited = {x.rank for x in s.watchdogs.timed_out if x.rank is not None and x.events[0].order > first.order}
     if len(waited) < 2 or waited != {*s.watchdogs.ranks, *s.watchdogs.seen}:
         return ()
     silent = set(range(s.case.job.world_size or max(waited) + 1)) - waited
     return tuple(silent) if len(silent) == 1 else ()
+
+
+def first_to_end(s: Situation) -> LogEvent | None:
+    """The line in which a launcher names the rank that ended first."""
+    return s.events.first("ending.mpirun_exit", "ending.mpirun", "ending.shard")
 
 
 def _may_have_raised(end: ProcessExit) -> bool:

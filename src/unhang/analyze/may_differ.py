@@ -59,20 +59,7 @@ _ALIKE = lazy_pattern(
 _THROUGH = frozenset(("item", "keys", "values", "items", "get", "tolist", "cpu", "detach", "float", "numel", "size", "sum", "mean", "max", "min"))  # fmt: skip
 
 
-_DRAWS = frozenset(
-    (
-        "random",
-        "rand",
-        "randn",
-        "randint",
-        "randrange",
-        "uniform",
-        "choice",
-        "getrandbits",
-        "bernoulli",
-        "random_sample",
-    )
-)
+_DRAWS = frozenset(("random", "rand", "randn", "randint", "randrange", "uniform", "choice", "getrandbits", "bernoulli", "random_sample"))  # fmt: skip
 
 
 def is_drawn(node: ast.expr) -> bool:

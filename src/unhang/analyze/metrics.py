@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,16 +27,20 @@ class LeftOutUpdate(NamedTuple):
 
 def left_out_update(compute: Frame) -> LeftOutUpdate | None:
     """Of a line that computes a metric over all ranks: the one update of it before, past which a test leads within its loop."""
-    calls = inside(function_at(compute.file, compute.line), ast.Call)
-    named = [(n.func.attr, ast.unparse(n.func.value), n.lineno) for n in calls if isinstance(n.func, ast.Attribute)]
-    computed = {metric for attribute, metric, line in named if attribute == "compute" and line == compute.line}
     found = []
-    for metric, line in [(m, at) for attribute, m, at in named if attribute == "update" and m in computed]:
+    for metric, line in _updates(inside(function_at(compute.file, compute.line), ast.Call), compute.line):
         around = surroundings(compute.file, line)
         ways = ways_past(compute.file, around.loops[-1], line) if around.loops else ()
         at = Frame(compute.file, line, around.function)
         found += [LeftOutUpdate(metric, at, way) for way in ways if way.goes_on or not way.leaves_at]
     return found[0] if len(found) == 1 else None
+
+
+def _updates(calls: Iterable[ast.Call], computed_at: int) -> list[tuple[str, int]]:
+    """Of the metrics that a line computes, each update among some calls, with its line."""
+    named = [(n.func.attr, ast.unparse(n.func.value), n.lineno) for n in calls if isinstance(n.func, ast.Attribute)]
+    computed = {metric for attribute, metric, line in named if attribute == "compute" and line == computed_at}
+    return [(metric, line) for attribute, metric, line in named if attribute == "update" and metric in computed]
 
 
 def is_metric(call: CollectiveCall) -> bool:
@@ -82,10 +87,7 @@ def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
 
 def guarded_update(compute: Frame) -> tuple[str, Frame, Condition] | None:
     """Of a line that computes metrics over all ranks: the one of them whose update in that file runs only under a test, with this line and the test."""
-    calls = [c for c in inside(tree_of(compute.file), ast.Call) if isinstance(c.func, ast.Attribute)]
-    named = [(c.func.attr, ast.unparse(c.func.value), c.lineno) for c in calls if isinstance(c.func, ast.Attribute)]
-    computed = {metric for attribute, metric, line in named if attribute == "compute" and line == compute.line}
-    updates = [(m, frame_at(compute.file, at)) for attribute, m, at in named if attribute == "update" and m in computed]
-    tests = [(m, at, around(at).conditions) for m, at in updates]
+    updates = _updates(inside(tree_of(compute.file), ast.Call), compute.line)
+    tests = [(m, at, around(at).conditions) for m, line in updates for at in (frame_at(compute.file, line),)]
     found = [(m, at, conditions[-1]) for m, at, conditions in tests if conditions and conditions[-1].suspicion]
     return found[0] if len(found) == 1 else None

@@ -23,7 +23,7 @@ _LEAST_STRETCH = 3
 _MOST_AHEAD = 16
 
 _MOST_STRETCH = 128
-_ROUNDS = 4
+ROUNDS = 4  # after so many a call is a habit
 
 Tokens = Mapping[int, tuple[Signature, Path]]
 
@@ -303,7 +303,7 @@ def _never_made_by_others(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | N
         call, way = stuck.calls[ranks[0]], ways.pop() or ()
         if any(_has_called_in(s.case, r, call, way[-1] if way else None) for r in others):
             continue
-        went_round = all(last.get(r, 0) >= _ROUNDS for r in others)
+        went_round = all(last.get(r, 0) >= ROUNDS for r in others)
         stacks = s.case.ranks[ranks[0]].stacks if ranks[0] in s.case.ranks else ()
         for frame in (*reversed(way), *(f for t in stacks for f in user_frames(t.given))):
             conditions = around(frame, started_ns(s.case)).conditions

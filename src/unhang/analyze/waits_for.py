@@ -233,7 +233,8 @@ def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
             yield WaitEdge(rank, (call.peer,), "p2p", f"{call.kind} {arrow}", call.group, call.index, call.started_ns)
 
 
-def _under_way(evidence: RankEvidence, kind: str) -> PendingCall | None:
+def under_way(evidence: RankEvidence, kind: str) -> PendingCall | None:
+    """The call of a kind that the flight recorder does not show, in which a rank is."""
     return next((c for c in evidence.pending if c.kind == kind and c.ended_ns is None), None)
 
 
@@ -241,17 +242,17 @@ def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
     for rank, evidence in case.ranks.items():
         if not evidence.pending:
             continue
-        call = _under_way(evidence, "init_process_group")
+        call = under_way(evidence, "init_process_group")
         if call is not None:
             absent = tuple(r for r in case.world if r != rank and not _has_come(case.ranks.get(r)))
             if absent:
                 yield WaitEdge(rank, absent, "rendezvous", "init_process_group", "", None, call.started_ns)
             continue
-        call = _under_way(evidence, "new_group")
+        call = under_way(evidence, "new_group")
         if call is not None:
             yield from _new_group_edges(case, rank, call)
             continue
-        call = _under_way(evidence, "store_wait")
+        call = under_way(evidence, "store_wait")
         if call is not None:
             setter = setter_of(case, call)
             is_owed = setter is not None and setter[0] != rank and not _is_at_its_last(case, *setter)
@@ -335,7 +336,7 @@ def _created(evidence: RankEvidence) -> list[str]:
 def _has_come(evidence: RankEvidence | None) -> bool:
     if evidence is None:
         return False
-    return bool(evidence.initialized) or _under_way(evidence, "init_process_group") is not None
+    return bool(evidence.initialized) or under_way(evidence, "init_process_group") is not None
 
 
 def _new_groups(evidence: RankEvidence | None) -> int:
@@ -374,8 +375,8 @@ def main_waits_in_store(case: Case, rank: int) -> bool:
     if not case.ranks[rank].pending:
         return False
     stack = case.ranks[rank].main_stack
-    wait = _under_way(case.ranks[rank], "store_wait")
-    starts = any(_under_way(case.ranks[rank], kind) for kind in ("new_group", "init_process_group"))
+    wait = under_way(case.ranks[rank], "store_wait")
+    starts = any(under_way(case.ranks[rank], kind) for kind in ("new_group", "init_process_group"))
     return wait is not None and not starts and (stack is None or _is_in(stack, wait))
 
 

@@ -231,7 +231,7 @@ def _of_children(s: Situation, late: LateRank, frame: Frame, evidence: RankEvide
 def _joins(thread: ThreadStack) -> Frame | None:
     """The line of the user's code at which a process stands in init_process_group."""
     at = next((i for i, f in enumerate(thread.frames) if f.function == "init_process_group" and not f.is_user), -1)
-    return next(iter(user_frames(thread.frames[at + 1 :])), None) if at >= 0 else None
+    return w.own_line(thread.frames[at + 1 :]) if at >= 0 else None
 
 
 def _asked_to_end(gone: outside_waits.EndedSleepers) -> Fix:
@@ -295,9 +295,8 @@ def without_its_server(evidence: RankEvidence, frame: Frame | None) -> Fix | Non
     )
 
 
-_IS_TOLD = re.compile(
-    r"\.(?:wait|acquire|recv)\(\)(?=\s*(?:#|$))"
-)  # nobody else of the worker's process is there to end it
+# Nobody else of the worker's process is there to end such a wait.
+_IS_TOLD = re.compile(r"\.(?:wait|acquire|recv)\(\)(?=\s*(?:#|$))")
 
 
 def of_worker(place: Frame | None, otherwise: Frame | None) -> tuple[str, Mapping[str, object]]:
@@ -306,9 +305,10 @@ def of_worker(place: Frame | None, otherwise: Frame | None) -> tuple[str, Mappin
         return "fresh lock", inherited
     if bound := bound_item(place or otherwise):
         return "bound the item", bound
-    if place is not None and _IS_TOLD.search(line_text(place.file, place.line)):
-        return "not told", {"told_at": w.spot(place), "waits": line_text(place.file, place.line)}
-    line = host_waits.unread_errors(place.file) if place and "stdout" in line_text(place.file, place.line) else 0
+    text = line_text(place.file, place.line) if place is not None else ""
+    if place is not None and _IS_TOLD.search(text):
+        return "not told", {"told_at": w.spot(place), "waits": text}
+    line = host_waits.unread_errors(place.file) if place and "stdout" in text else 0
     return ("no pipe for errors", {"starts": w.line_at(place.file, line)}) if place and line else ("no fork", {})
 
 

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import SeenError, errors_of, outlived, ranks_of
+from unhang.analyze.first_errors import SeenError, errors_of, first_to_end, outlived, ranks_of
 from unhang.analyze.log_progress import bar_name, elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
@@ -97,9 +97,9 @@ def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
 
 def failed_alone(s: Situation) -> tuple[int, ...]:
     """Whom a launcher saw fail: those that ended with one code of their own, if all others were only told to end; whom a launcher names as the first to end."""
-    ended = s.events.of("ending.mpirun_exit", "ending.mpirun", "ending.shard")
-    if ended and ended[0].rank is not None:
-        return (ended[0].rank,)
+    ended = first_to_end(s)
+    if ended is not None and ended.rank is not None:
+        return (ended.rank,)
     codes = {r: e.exit.code for r, e in s.case.ranks.items() if e.exit is not None and e.exit.code not in _TOLD_TO_END}
     is_one = len(set(codes.values())) == 1 and not s.watchdogs.ranks
     return tuple(sorted(codes)) if is_one else ()

@@ -32,7 +32,7 @@ from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_kept_result
 from unhang.rules.log_lines import quote
 
-_MOST_NAMED, _ROUNDS = 4, 4
+_MOST_NAMED = 4
 _MOST_COMPANIONS = 256
 
 
@@ -253,7 +253,7 @@ def _locked(s: Situation, cycle: tuple[int, ...]) -> list[HeldOverCall]:
 def _is_first_of_its_group(s: Situation, odd: Sequence[int], edges: Sequence[WaitEdge]) -> bool:
     """Whether one rank is odd, by the first call that anybody made in its group, while the others went round without it: no matter of order."""
     table = s.case.calls
-    if any((e.seq or 0) < _ROUNDS for e in edges if e.waiter not in odd):
+    if any((e.seq or 0) < order.ROUNDS for e in edges if e.waiter not in odd):
         return False
     fronts = [row for r in odd for row in s.recorded.fronts.get(r, ())]
     return len(odd) == 1 and len(fronts) == 1 and len(table.rows(group=int(table["group"][fronts[0]]))) == 1

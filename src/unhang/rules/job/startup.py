@@ -11,7 +11,8 @@ from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent, RankEvidence, user_frames
+from unhang.analyze.waits_for import under_way
+from unhang.model import LogEvent, RankEvidence
 from unhang.read.logs import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
@@ -345,14 +346,13 @@ def _old_addresses(s: Situation) -> Found | None:
 
 def _do_not_meet(s: Situation) -> Found | None:
     """In a job that hangs: all members of a group are where gloo connects them, in one call, and none gets on."""
-    calls = {r: c for r, e in s.case.ranks.items() for c in e.pending if c.kind == "new_group" and c.ended_ns is None}
+    calls = {r: c for r, e in s.case.ranks.items() if (c := under_way(e, "new_group")) is not None}
     index, detail = min(((c.index, c.detail) for c in calls.values()), default=(0, ""))
     members = [int(n) for n in detail.split(",") if n.isdigit()] if s.is_hang else []
     here = [s.case.ranks[r] for r in members if r in calls and calls[r].index == index]
-    tops = [f.function for e in here for f in e.main_frames[:1]]
-    if len(members) < 2 or tops != ["_new_process_group_helper"] * len(members):
+    if len(members) < 2 or sum(map(_connects, here)) < len(members):
         return None
-    at = next(iter(user_frames(here[0].main_frames)), None)
+    at = w.own_line(here[0].main_frames)
     evidence = [line for e in here for line in w.stack_lines(e, 2)]
     words = {"who": w.name_ranks(tuple(members)), "index": index, "at": w.at(at)}
     return Found(0.7, (), evidence, words, "lost", ("look at the store",), location=at)
@@ -360,14 +360,16 @@ def _do_not_meet(s: Situation) -> Found | None:
 
 def _all_connect(s: Situation) -> bool:
     """Whether the job hangs with all ranks in init_process_group where gloo connects them: all are there, and do not find each other."""
-    stacks = [e.main_frames for e in s.case.ranks.values()]
-    is_all = s.is_hang and bool(stacks) and set(s.case.ranks) == set(s.case.world)
+    ranks = s.case.ranks.values()
+    is_all = s.is_hang and bool(ranks) and set(s.case.ranks) == set(s.case.world)
     return is_all and all(
-        frames
-        and frames[0].function == "_new_process_group_helper"
-        and any(f.function == "init_process_group" for f in frames)
-        for frames in stacks
+        _connects(e) and any(f.function == "init_process_group" for f in e.main_frames) for e in ranks
     )
+
+
+def _connects(evidence: RankEvidence) -> bool:
+    """Whether a rank is where gloo connects the members of a group."""
+    return any(f.function == "_new_process_group_helper" for f in evidence.main_frames[:1])
 
 
 def _has_gone(evidence: RankEvidence) -> bool:

@@ -17,7 +17,7 @@ from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around, frame_at
 from unhang.analyze.streams import Streams, stack_path
 from unhang.analyze.trees import files_beside, last_name, line_text, nodes_of
-from unhang.analyze.waits_for import setter_of
+from unhang.analyze.waits_for import setter_of, under_way
 from unhang.analyze.ways_out import only_way_past
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall, user_frames
 from unhang.rules import wording as w
@@ -160,7 +160,7 @@ def _deleted_at(s: Situation, late: LateRank) -> Frame | None:
 
 def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> Found | None:
     """All wait for a key, also the one rank that set every key like it before."""
-    wait = _open_wait(s, late.rank)
+    wait = under_way(s.case.ranks[late.rank], "store_wait")
     setter = setter_of(s.case, wait) if wait is not None else None
     if wait is None or setter is None or setter[0] != late.rank:
         return None
@@ -175,7 +175,7 @@ def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> F
 def _passed_over(s: Situation) -> Found | None:
     """The rank that set all keys like the awaited one, and waits in another call for those who wait for the key."""
     for edge in (e for e in s.waits.edges if e.kind == "store" and len(e.targets) == 1):
-        wait = _open_wait(s, edge.waiter)
+        wait = under_way(s.case.ranks[edge.waiter], "store_wait")
         setter = setter_of(s.case, wait) if wait is not None else None
         if wait is None or setter is None or not any({edge.waiter, setter[0]} <= set(c) for c in s.waits.cycles):
             continue
@@ -220,10 +220,6 @@ def _way_past(last: PendingCall) -> Mapping[str, object] | None:
     frame, way = found
     spot, setting = w.line_at(frame.file, way.leaves_at or way.line), line_text(frame.file, frame.line)
     return {"spot": spot, "way": way.text, "set_at": frame.line, "setting": setting}
-
-
-def _open_wait(s: Situation, rank: int) -> PendingCall | None:
-    return next((c for c in s.case.ranks[rank].pending if c.kind == "store_wait" and c.ended_ns is None), None)
 
 
 def _decided_at(s: Situation, last: PendingCall) -> tuple[Frame | None, Condition | None]:
