@@ -133,14 +133,15 @@ def test_ranks_whose_pythonpath_was_replaced_are_looked_at_from_outside(tmp_path
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("fault", ["hang", "slow"])
+@pytest.mark.parametrize("fault", ["hang", "full", "slow"])
 def test_learners_of_ray_that_all_wait_for_actors(fault: str, tmp_path: Path) -> None:
     """Nobody is in a call of a group. Who only takes its time, asleep, is not accused, and not ended."""
     pytest.importorskip("ray")
-    program, slow_s = HERE / "programs" / "ray_board.py", 0.0 if fault == "hang" else 12.0 * slowness()
+    program, slow_s = HERE / "programs" / "ray_board.py", 12.0 * slowness() if fault == "slow" else 0.0
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as short:  # the names of Ray's sockets are long
         command = [sys.executable, str(program), fault, short, str(slow_s)]
-        done, report = _run(command, tmp_path, "--abort-after", "1")
+        more = ("--stall-after", str(4 * slowness())) if fault == "full" else ()
+        done, report = _run(command, tmp_path, "--abort-after", "1", *more)
     if fault == "slow":
         assert (done.returncode, report["outcome"]) == (0, "clean"), done.stderr
         assert "suspected" not in done.stderr

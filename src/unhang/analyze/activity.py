@@ -223,6 +223,11 @@ def _named_wait(stack: ThreadStack) -> tuple[str, str]:
     return "", ""
 
 
+def awaited_in(stack: ThreadStack) -> str:
+    """What a thread waits for by the names of a library's functions, or by the kernel; empty where these do not tell."""
+    return _named_wait(stack)[1]
+
+
 def _is_asleep(stack: ThreadStack) -> bool:
     """Whether the thread may wait for a lock: the kernel, where it is asked, says so."""
     return stack.is_active is not True and (stack.kernel is None or stack.kernel.call == "futex")

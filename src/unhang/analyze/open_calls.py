@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from unhang.analyze.activity import RESULT_OF_RAY, Activity
+from unhang.analyze.activity import OF_RAY, RESULT_OF_RAY, TASK_OF_RAY, Activity, awaited_in
 from unhang.analyze.align import members_of
 from unhang.analyze.host_waits import polls_ray
 from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
-from unhang.model import CallState, CollectiveCall, CollectiveTable, WaitEdge, grouped
+from unhang.analyze.trees import calls_on
+from unhang.model import CallState, CollectiveCall, CollectiveTable, Frame, ThreadStack, WaitEdge, grouped, user_frames
 from unhang.numeric import np
 
 STALLED = "has not begun it on its device, though every call before it has completed"
@@ -192,6 +193,28 @@ def all_meet_by_files(s: Situation) -> bool:
 def all_wait_for_ray(s: Situation) -> set[int]:
     """All ranks, if each waits for a result of Ray, or asks Ray again and again for another answer, and no call of a group is under way."""
     return _all_ranks(s, lambda a: a.awaits == RESULT_OF_RAY or (a.is_polled and polls_ray(a.frame)))
+
+
+def all_without_task(s: Situation) -> set[int]:
+    """All ranks, if each is an actor of Ray that has nothing to do, in no thread of its own either, and no call of a group is under way."""
+    at_work = {r for r, e in s.case.ranks.items() if any(user_frames(t.frames) for t in e.stacks)}
+    return _all_ranks(s, lambda a: a.awaits == TASK_OF_RAY) if not at_work else set()
+
+
+def driver_without_answer(s: Situation) -> Frame | None:
+    """The line at which the program that gives the ranks their tasks waits for a result of Ray, without a limit, while no worker has one."""
+    main = next((t for t in s.case.launcher_stacks if t.is_main), None)
+    if any(is_under_way(t) for t in s.case.launcher_stacks):
+        return None
+    if main is None or awaited_in(main) != RESULT_OF_RAY or not (mine := user_frames(main.frames)):
+        return None
+    has_limit = any(k.arg == "timeout" for c in calls_on(mine[0].file, mine[0].line) for k in c.keywords)
+    return None if has_limit else mine[0]
+
+
+def is_under_way(worker: ThreadStack) -> bool:
+    """Whether a thread of the launcher's is a worker of Ray amid a call or a task, by its title or its stack."""
+    return worker.name.startswith(OF_RAY) and ("." in worker.name or bool(user_frames(worker.frames)))
 
 
 def left_by_a_failure(s: Situation) -> set[int]:

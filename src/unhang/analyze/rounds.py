@@ -168,6 +168,8 @@ def ran_out(
         for place, end in _ends(case, rank).items():
             if end.started_ns > until_ns or (is_over_loader and place and not _is_at(place[0], at)):
                 continue
+            if place and not any(_is_in_loop(f, at) for f in place):
+                continue  # what was read behind the loop did not end it
             if any(_is_behind(ends.get(place), end) for ends in stay):
                 return True
     return False if is_over_loader or is_framework else None
@@ -176,6 +178,13 @@ def ran_out(
 def _is_at(place: Frame | None, line: Frame) -> bool:
     """Whether a place is that line; of a long path the page has only the end."""
     return place is not None and place.line == line.line and line.file.endswith(place.file)
+
+
+def _is_in_loop(place: Frame, head: Frame) -> bool:
+    """Whether a place is the head of that loop, or a line in it."""
+    loop = loop_at(head.file, head.line)
+    last = head.line if loop is None else loop.end_lineno or head.line
+    return head.line <= place.line <= last and head.file.endswith(place.file)
 
 
 def _is_behind(theirs: PendingCall | None, mine: PendingCall) -> bool:

@@ -205,6 +205,12 @@ def way_out_of(
     return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None
 
 
+def loop_left_by(way: tuple[Frame, WayOut], stay: Path) -> tuple[Frame, int] | None:
+    """(where the others are in the loop that the way out leaves, its first line); None where they are in none such."""
+    found = ((f, lp.header) for _, f, lp in reversed(loops_on(stay)) if way[1] in ways_out(f.file, lp, f.line))
+    return next((at for at in found if at[0].file == way[0].file), None)
+
+
 def likeliest(
     case: Case, ways: Iterable[tuple[Frame, WayOut]], leavers: Sequence[int], least: int = SAME
 ) -> tuple[Frame, WayOut] | None:

@@ -251,6 +251,20 @@ def _with_threads(decorator: str) -> str:
     return f"{decorator[:-1]}, max_concurrency=2)" if decorator.endswith(")") else f"{decorator}(max_concurrency=2)"
 
 
+def threads_for(blocked: polling.BlockedLoop) -> Fix:
+    """For a method that waits in the one thread in which the method that would end the wait were to run."""
+    path, lines = blocked.at.file, []
+    for line, head in blocked.coroutines:
+        lines.append(f"# {w.line_at(path, line)}, in place of `async {head}`\n{head}")
+    if blocked.threads != blocked.decorator:
+        lines.append(f"# {w.spot(blocked.at)}, in place of `@{blocked.decorator}`\n@{blocked.threads}")
+    return edit(
+        f"Take the coroutines out of the actor: with one in it, {blocked.function}() keeps the only thread while it waits",
+        "\n".join(lines) + "\n# its methods run in several threads then: what they share needs a lock",
+        verify=f"{AGAIN}: the call ends",
+    )
+
+
 def undone_item(frame: Frame) -> Fix | None:
     """Of a line that waits until all items of a queue are done: what does not say so."""
     kept = given_back.not_done(frame)

@@ -47,7 +47,7 @@ class Agent:
         self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
         self._out, self._in = out, orders
         self.ranks: dict[str, WatchedRank] = {}
-        self._deaths, self._idle = DeathClock(), Idleness(root_pid)
+        self._deaths, self._idle = DeathClock(), Idleness(run_dir, root_pid)
         self._silence = Silence(options, run_dir, root_pid)
         self.patience = Patience(options.stall_after_s)
         self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
@@ -322,7 +322,7 @@ class Agent:
         """Takes what a look leaves out: the calls with their paths, the loaders' workers, and C++ frames where they are wanted."""
         evidence.request_pickles([r.folder for r in self._running()])
         evidence.take_workers(self._here(), self.options.native)
-        evidence.take_driver(self.run_dir, self.root_pid, self._here())
+        evidence.take_driver(self.run_dir, self.root_pid, [r.pid for r in self._here()])
 
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
         """Lets other nodes know."""

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from unhang.analyze.activity import OF_RAY
 from unhang.inside.recorder.flight import groups_in, merged
 from unhang.watch.folders import write_whole
-from unhang.watch.process import calls_of_ray, children_of, py_spy, take_stacks
+from unhang.watch.process import children_of, py_spy, take_stacks, workers_of_ray
 from unhang.watch.process_tree import descendants_of, line_of
 from unhang.watch.ranks import WatchedRank, take_native
 
@@ -98,19 +98,19 @@ def take_workers(ranks: Sequence[WatchedRank], native: bool = False) -> None:
                 write_whole(rank.folder / "pyspy.json", json.dumps(kept + extra).encode())
 
 
-def take_driver(run_dir: Path, root_pid: int, ranks: Sequence[WatchedRank]) -> None:
+def take_driver(run_dir: Path, root_pid: int, own: Collection[int]) -> None:
     """The stacks of the program that started the ranks, where it is no rank and no launcher of torch: it may give them their work.
 
-    With them those of Ray's workers that are no ranks. Blocks: up to 2 s.
+    With them Ray's actors and tasks, and the stacks of those that are no ranks. `own`: pids of the ranks. Blocks: up to 2 s.
     """
-    own = {r.pid for r in ranks}
     if (
         root_pid not in own
         and not is_torchs_launcher(root_pid)
         and (threads := take_stacks([root_pid], timeout_s=1.0).get(root_pid))
     ):
-        calls = calls_of_ray(p.pid for p in descendants_of(root_pid) if p.pid not in own)
-        stacks = take_stacks(list(calls)[:MOST_WORKERS], timeout_s=1.0)
+        seen = workers_of_ray(p.pid for p in descendants_of(root_pid))
+        calls = {pid: what for pid, what in seen.items() if pid not in own or "." not in what}
+        stacks = take_stacks([pid for pid in calls if pid not in own][:MOST_WORKERS], timeout_s=1.0)
         for pid, call in calls.items():  # of a worker that py-spy cannot look at, what it is called in
             of_it = stacks.get(pid) or [{"pid": pid, "frames": []}]
             threads += [{**t, "thread_name": f"{OF_RAY}{call}", "os_thread_id": None} for t in of_it]

@@ -168,13 +168,16 @@ class ProcessProbe:
         }
 
 
-def calls_of_ray(pids: Iterable[int]) -> dict[int, str]:
-    """The call that each of these workers of Ray is in, as Ray writes it into the process's title: `Board.newer_than`. Its own agents have no dot."""
+_RAYS_OWN = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")
+
+
+def workers_of_ray(pids: Iterable[int]) -> dict[int, str]:
+    """What each of these workers of Ray is, as Ray writes it into the process's title: `Board.newer_than` amid a call of an actor, else the actor or task."""
     found = {}
     for pid in pids:
         with suppress(OSError):
             title = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace").strip()
-            if title.startswith("ray::") and "." in title:
+            if title.startswith("ray::") and not title.removeprefix("ray::").startswith(_RAYS_OWN):
                 found[pid] = title.removeprefix("ray::")
     return found
 

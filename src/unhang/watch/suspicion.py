@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from unhang.analyze import open_calls
 from unhang.analyze.leaving import cannot_end
-from unhang.analyze.open_calls import all_in_unknown_calls, all_meet_by_files, all_wait_for_ray, left_by_a_failure
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
+from unhang.read import read_bundle
 from unhang.watch import BOOTSTRAP, RunOptions
-from unhang.watch.evidence import CONFIRM_S
+from unhang.watch.evidence import CONFIRM_S, take_driver
 from unhang.watch.folders import write_whole
-from unhang.watch.process import WorkProbe, are_at_work, calls_of_ray, children_of, rendezvous_stacks, talks_elsewhere
+from unhang.watch.process import WorkProbe, are_at_work, children_of, rendezvous_stacks, talks_elsewhere, workers_of_ray
 from unhang.watch.process_tree import descendants_of, sleep_left_s
 from unhang.watch.ranks import adopt, disown
 
@@ -38,10 +39,7 @@ STOPPED_STALL_S, UNHEARD_STALL_S, IDLE_STALL_S, NAP_S = 1.5, 5.0, 30.0, 5.0
 
 
 def waits_for_stopped(s: Situation) -> bool:
-    """Whether all that the others wait for are processes stopped by a signal: no patience makes them go on.
-
-    Not those that a debugger has stopped (state t).
-    """
+    """Whether all that the others wait for are processes stopped by a signal, not by a debugger (t): no patience makes them go on."""
     roots = [s.case.ranks.get(r) for r in s.waits.roots]
     return bool(roots) and all(e is not None and e.state is not None and e.state.state == "T" for e in roots)
 
@@ -62,23 +60,25 @@ def concerned(s: Situation) -> set[int]:
     return found or {r for stuck in s.on_device for r in stuck.waiting} or set(cannot_end(s)) or all_in_init(s)
 
 
+_SHARED = (
+    (open_calls.all_meet_by_files, "each rank looks for files of the others, and none makes one"),
+    (open_calls.all_wait_for_ray, "all ranks wait for results of Ray, and no process of the job is at work"),
+    (open_calls.all_without_task, "who gives the ranks their tasks waits for Ray, and nothing of the job is at work"),
+    (open_calls.left_by_a_failure, "a rank has failed, and the others wait for what no process of the job gives them"),
+    (all_in_init, "all ranks are in init_process_group, and it does not end"),
+)
+
+
 def reason(s: Situation) -> str:
     """One line on why: the first wait."""
-    edge = next((e for e in s.waits.edges if e.targets), None)
-    if edge is None and all_in_unknown_calls(s):
+    if (edge := next((e for e in s.waits.edges if e.targets), None)) is not None:
+        return f"rank {edge.waiter} waits in {edge.what}"
+    if open_calls.all_in_unknown_calls(s):
         return "all ranks are in calls with others, of which this torch keeps no record, and none moves"
-    if edge is None and s.on_device:
+    if s.on_device:
         stuck = s.on_device[0]
         return f"all ranks of {stuck.group} are in {bare_op(stuck.calls[stuck.waiting[0]].op)} #{stuck.seq}, which does not complete"
-    if edge is None and all_meet_by_files(s):
-        return "each rank looks for files of the others, and none makes one"
-    if edge is None and all_wait_for_ray(s):
-        return "all ranks wait for results of Ray, and no process of the job is at work"
-    if edge is None and left_by_a_failure(s):
-        return "a rank has failed, and the others wait for what no process of the job gives them"
-    if edge is None and all_in_init(s):
-        return "all ranks are in init_process_group, and it does not end"
-    return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"
+    return next((text for holds, text in _SHARED if holds(s)), "a process does not end")
 
 
 def missing_in_rendezvous(s: Situation) -> set[int]:
@@ -94,22 +94,28 @@ def never_seen(s: Situation) -> set[int]:
 class Idleness:
     """Ranks that no recorded wait accounts for: all are in calls that nobody records, or all wait for other processes of the job, and nothing is at work."""
 
-    def __init__(self, root_pid: int) -> None:
-        self._work, self._root = WorkProbe(), root_pid
+    def __init__(self, run_dir: Path, root_pid: int) -> None:
+        self._work, self._run_dir, self._root = WorkProbe(), run_dir, root_pid
 
-    def ranks(self, s: Situation, pids: Iterable[int]) -> set[int] | None:
+    def ranks(self, s: Situation, pids: Collection[int]) -> set[int] | None:
         """These ranks; None where something is at work, or cannot be told yet. `pids`: of the ranks here."""
-        if found := all_in_unknown_calls(s):  # where no call is recorded, a loop of them looks the same
+        if found := open_calls.all_in_unknown_calls(s):  # where no call is recorded, a loop of them looks the same
             return None if s.case.calls.is_empty and self._work.is_at_work(pids) else found
-        if not (found := all_wait_for_ray(s) or left_by_a_failure(s)):
+        found = open_calls.all_wait_for_ray(s) or open_calls.left_by_a_failure(s) or self._without_task(s, pids)
+        if not found:
             return set()
-        job, ranks = (
-            [self._root, *(p.pid for p in descendants_of(self._root))],
-            set(pids),
-        )  # a rank may sleep between its questions
-        asleep, nap_s = (calls_of_ray(job), 0.0) if all_wait_for_ray(s) else (job, NAP_S)
-        sleeps = any((sleep_left_s(pid) or 0.0) > nap_s for pid in asleep if pid not in ranks)  # this ends by itself
+        job, asks_ray = [self._root, *(p.pid for p in descendants_of(self._root))], bool(open_calls.all_wait_for_ray(s))
+        under_way = (p for p, what in workers_of_ray(job).items() if "." in what)
+        asleep, nap_s = (under_way, 0.0) if asks_ray else (job, NAP_S)
+        sleeps = any((sleep_left_s(pid) or 0.0) > nap_s for pid in {*asleep} - {*pids})  # a rank, between its questions
         return None if sleeps or self._work.is_at_work(job) or any(map(talks_elsewhere, job)) else found
+
+    def _without_task(self, s: Situation, pids: Collection[int]) -> set[int]:
+        """All ranks, if none has a task and the program that gives them theirs waits itself. Blocks: up to 2 s where none has one."""
+        if not (found := open_calls.all_without_task(s)):
+            return set()
+        take_driver(self._run_dir, self._root, pids)
+        return found if open_calls.driver_without_answer(Situation(read_bundle(self._run_dir, trusted=True))) else set()
 
 
 @dataclass
@@ -186,7 +192,8 @@ def limit_s(patience: Patience, s: Situation, unheard: Collection[int]) -> float
     Who waits for these alone has no more to wait for than this job has been seen to need: a node that is gone does not come back.
     """
     usual = patience.stall_after_s()
-    if patience.asked_s is None and not s.waits.edges and (all_wait_for_ray(s) or left_by_a_failure(s)):
+    idle = (open_calls.all_wait_for_ray, open_calls.left_by_a_failure, open_calls.all_without_task)
+    if patience.asked_s is None and not s.waits.edges and any(holds(s) for holds in idle):
         return max(usual, IDLE_STALL_S)  # a call of an actor, or another process, may take its time without a processor
     if waits_for_stopped(s):
         return min(usual, STOPPED_STALL_S)

@@ -1,4 +1,7 @@
-"""Two learners of Ray wait for a sampler, and that for a board: which forgets its number on a restart ("hang"), or only takes its time ("slow")."""
+"""Two learners of Ray wait for a sampler, and that for a board: which forgets its number on a restart ("hang"), or only takes its time ("slow").
+
+"full": the learners are through, and a further actor leaves no processor for the task that the driver waits for.
+"""
 
 import asyncio
 import sys
@@ -40,6 +43,17 @@ class Sampler:
         return [1.0] * 8
 
 
+@ray.remote(num_cpus=2)
+class Looks:
+    def once(self):
+        return True
+
+
+@ray.remote(num_cpus=1)
+def score():
+    return 1.0
+
+
 @ray.remote(num_cpus=0)
 class Learner:
     def __init__(self, rank, store, board, sampler, fault):
@@ -65,6 +79,10 @@ def main():
     samplers = [Sampler.remote(board, slow) for _ in range(WORLD)]
     learners = [Learner.remote(r, folder / "store", board, samplers[r], fault) for r in range(WORLD)]
     print(ray.get([x.fit.remote() for x in learners]), flush=True)
+    if fault == "full":
+        looks = Looks.remote()
+        print(ray.get(looks.once.remote()), flush=True)
+        print(ray.get(score.remote()), flush=True)  # culprit
     ray.shutdown()
 
 

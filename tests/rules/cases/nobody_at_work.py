@@ -61,6 +61,39 @@ def _learners(
     return made
 
 
+_DRIVER = "/example/nobody_at_work/drive.py"
+_DRIVES = """import ray
+
+scores = ray.get(evaluate.remote(weights))
+scores = ray.get(evaluate.remote(weights), timeout=60)
+table = score(weights)
+"""
+linecache.cache[_DRIVER] = (len(_DRIVES), None, _DRIVES.splitlines(keepends=True), _DRIVER)
+_IDLE = ThreadStack(
+    "MainThread", (Frame("/env/site-packages/ray/_private/worker.py", 1069, "main_loop"),), is_main=True
+)
+
+
+def _actors(
+    line: int, *workers: tuple[str, tuple[Frame, ...]], stacks: tuple[ThreadStack, ...] = (_IDLE,)
+) -> Callable[[], Case]:
+    """Two ranks without a task, and where the program stands that gives them theirs. `workers`: Ray's other processes, each with its stack."""
+
+    def made() -> Case:
+        case = make_case(
+            {r: ["barrier@main:1"] for r in range(2)},
+            world=2,
+            more={r: {"stacks": stacks} for r in range(2)},
+            hang="suspected",
+        )
+        at = Frame(_DRIVER, line, "<module>")
+        main = ThreadStack("MainThread", (at,) if line == 5 else (_GETS, at), is_main=True)
+        others = (ThreadStack(f"ray::{name}", frames, process_id=90 + i) for i, (name, frames) in enumerate(workers))
+        return replace(case, launcher_stacks=(main, *others))
+
+    return made
+
+
 _SAMPLER, _BOARD = ("Sampler.rollout", (_GETS, _ROLLOUT)), ("Board.newer_than", ())
 CASES = {
     "nobody-at-work": (
@@ -77,6 +110,15 @@ CASES = {
                 more={r: {"stacks": (ThreadStack("MainThread", (_GETS, _FIT), is_main=True),)} for r in range(2)},
             ),
             "one rank is in a call of a group",
+        ),
+        Fires(_actors(3, ("Learner", ()), ("Learner", ()), ("Surveyor", ())), (), 3),
+        Quiet(_actors(3, ("Learner", ()), ("evaluate", (_FIT,))), "a worker of Ray is amid a call"),
+        Quiet(_actors(3, ("Sampler.rollout", ())), "a worker of Ray is amid a call"),
+        Quiet(_actors(4, ("Learner", ())), "the wait of the driver has a limit"),
+        Quiet(_actors(5, ("Learner", ())), "the driver works"),
+        Quiet(
+            _actors(3, ("Learner", ()), stacks=(_IDLE, ThreadStack("sampler", (_FIT,)))),
+            "a rank has a thread of its own at work",
         ),
     ),
 }

@@ -25,6 +25,16 @@ BREAKS = """def main():
             break
     dist.barrier()
 """
+EPOCHS = """def main():
+    for epoch in range(9):
+        for batch in fetched(loader):
+            loss.backward()
+        if budget.is_used_up():
+            break
+    for batch in fetched(test_loader):
+        model(batch)
+    dist.barrier()
+"""
 SKIPS = """def main():
     for batch in loader:
         loss = model(batch)
@@ -78,6 +88,12 @@ def test_the_data_is_to_blame_only_where_a_loader_ended(
 def test_data_of_another_kind_may_have_ended_where_no_loader_is_asked() -> None:
     found = judge(left(PLAIN, {}, 4, 5, at=9)).findings[0]
     assert found.cause == "uneven-inputs"
+
+
+def test_what_was_read_behind_the_loop_has_not_ended_it() -> None:
+    found = judge(left(EPOCHS, {2: (13, 8)}, 4, 9, at=7)).findings[0]
+    assert found.location is not None
+    assert (found.cause, found.culprit_ranks, found.location.line) == ("code-divergence", (2,), 5)
 
 
 def test_a_condition_that_the_leavers_pass_is_no_reason_to_call_it_a_call_left_out() -> None:

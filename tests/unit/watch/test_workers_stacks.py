@@ -52,7 +52,5 @@ def test_the_program_that_starts_the_ranks_is_looked_at_unless_it_is_a_rank_or_t
     ) as driver:
         assert driver.stdout is not None
         driver.stdout.readline()  # it runs, under its own command
-        folder = tmp_path / f"r0-{driver.pid if is_rank else OWN}"
-        folder.mkdir()
-        evidence.take_driver(tmp_path, driver.pid, [WatchedRank(folder, 0.0)])
+        evidence.take_driver(tmp_path, driver.pid, [driver.pid if is_rank else OWN])
     assert (tmp_path / "launcher.json").exists() == is_kept

@@ -19,7 +19,7 @@ from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
 from unhang.analyze.transfers import LeftTransfers, OtherCount
 from unhang.analyze.trees import line_text
-from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, way_past_above, ways_out, ways_past
+from unhang.analyze.ways_out import WayOut, likeliest, loop_left_by, way_out_of, way_past_above, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.advice import call_first
@@ -102,6 +102,9 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _not_the_data(found) if is_data is False else found
     if not d.has_majority:  # those who took the way out did what the others did not
         found = replace(found, culprits=loop.leavers)
+    if (around := loop_left_by(way, stay)) is not None:
+        at, header_line = around
+        found = replace(found, words={**words, "loop": w.place(at), "header": header_line})
     said, asked = _by_way_out(found, way, d.has_majority), call_first(below(stay, way[0]))
     return replace(said, fixes=(asked,)) if asked is not None else said
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.activity import OF_RAY
 from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
 from unhang.analyze.host_waits import Forgetful, asks_ray, forgetful_actor, method_of
-from unhang.analyze.open_calls import all_in_unknown_calls, all_wait_for_ray
+from unhang.analyze.open_calls import (
+    all_in_unknown_calls,
+    all_wait_for_ray,
+    all_without_task,
+    driver_without_answer,
+    is_under_way,
+)
 from unhang.analyze.pasted import Doing, doings_of
-from unhang.analyze.polling import BlockedLoop, blocked_loop
+from unhang.analyze.polling import blocked_loop
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import lines_that_call_the_same, surroundings
@@ -17,7 +24,8 @@ from unhang.analyze.standing import Stand, has_all_calls, sides, stands
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition
-from unhang.rules.base import AGAIN, Found, Names, edit, rule
+from unhang.rules.base import Found, Names, rule
+from unhang.rules.host_waits import threads_for
 from unhang.rules.wording import both
 
 
@@ -326,12 +334,14 @@ def _waiting(s: Situation) -> Iterator[str]:
 
 @rule("nobody-at-work")
 def nobody_at_work(s: Situation) -> Found | None:
-    """All ranks wait for results of Ray, and the watcher saw no process of the job at work."""
-    ranks = sorted(all_wait_for_ray(s)) if s.case.hang is not None and s.is_hang and not s.failures else []
-    if not ranks:
+    """All ranks wait for results of Ray, or have no task, and the watcher saw no process of the job at work."""
+    if s.case.hang is None or not s.is_hang or s.failures:
         return None
+    if not (ranks := sorted(all_wait_for_ray(s))):
+        idle_at = driver_without_answer(s) if all_without_task(s) else None
+        return _without_task(s, idle_at) if idle_at is not None else None
     at = s.activities[ranks[0]].frame
-    actors = [(t.name.removeprefix(OF_RAY), t) for t in s.case.launcher_stacks if t.name.startswith(OF_RAY)]
+    actors = [(t.name.removeprefix(OF_RAY), t) for t in s.case.launcher_stacks if is_under_way(t)]
     calls = dict.fromkeys(call for call, _ in actors)
     stands = {call: mine[0] for call, t in actors if (mine := user_frames(t.frames))}
     last = [c for c in calls if c not in stands or not asks_ray(stands[c])]
@@ -349,7 +359,7 @@ def nobody_at_work(s: Situation) -> Found | None:
     ]
     one, say = place[last[0]] if len(last) == 1 else None, "chain" if last else "else"
     blocked = blocked_loop(one, len(s.case.world)) if one is not None else None
-    fixes: list[str | Fix] = [_threads_for(blocked) if blocked else "chain", "limit"]
+    fixes: list[str | Fix] = [threads_for(blocked) if blocked else "chain", "limit"]
     polled = next((a for r in ranks if (a := s.activities[r]).is_polled and a.frame is not None), None)
     if polled is not None and polled.frame is not None:  # others may be caught in the question itself
         at, lost = polled.frame, forgetful_actor(polled.frame)
@@ -359,18 +369,19 @@ def nobody_at_work(s: Situation) -> Found | None:
     return Found(0.85, (), seen, words, say, fixes, victims=tuple(ranks), location=one or at)
 
 
-def _threads_for(blocked: BlockedLoop) -> Fix:
-    """For a method that waits in the one thread in which the method that would end the wait were to run."""
-    path, lines = blocked.at.file, []
-    for line, head in blocked.coroutines:
-        lines.append(f"# {w.line_at(path, line)}, in place of `async {head}`\n{head}")
-    if blocked.threads != blocked.decorator:
-        lines.append(f"# {w.spot(blocked.at)}, in place of `@{blocked.decorator}`\n@{blocked.threads}")
-    return edit(
-        f"Take the coroutines out of the actor: with one in it, {blocked.function}() keeps the only thread while it waits",
-        "\n".join(lines) + "\n# its methods run in several threads then: what they share needs a lock",
-        verify=f"{AGAIN}: the call ends",
-    )
+def _without_task(s: Situation, place: Frame) -> Found:
+    """What the driver waits for is run by no worker: Ray has no room for it, or a result that it depends on never comes."""
+    workers = {t.process_id: t.name.removeprefix(OF_RAY) for t in s.case.launcher_stacks if t.name.startswith(OF_RAY)}
+    held = Counter(workers.values())
+    actors = [f"{n} x {name}" for name, n in sorted(held.items())]
+    words = {"at": w.at(place), "place": w.spot(place), "held": f": {w.listed(actors)}" if actors else ""}
+    main = next(t for t in s.case.launcher_stacks if t.is_main)
+    lines = [
+        EvidenceLine("the program that started them", f"stands at {w.spot(f)}") for f in user_frames(main.frames)[:1]
+    ]
+    seen = (*lines, *(EvidenceLine("workers of Ray", actor) for actor in actors))
+    victims = tuple(sorted(s.case.ranks))
+    return Found(0.85, (), seen, words, "no task", ("make room", "limit"), victims=victims, location=place)
 
 
 def _of_polls(awaits: str, at: Frame, lost: Forgetful | None) -> dict[str, str]:
