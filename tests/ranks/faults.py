@@ -405,7 +405,7 @@ STORIES = [
 ]
 
 
-def _healthy(name: str, **more: object) -> Case:
+def healthy(name: str, **more: object) -> Case:
     return Case(name, f"programs/{name}.py", outcome="clean", abort_after_s=60, **more)  # type: ignore[arg-type]
 
 
@@ -416,21 +416,21 @@ def _control(story: str, *args: str) -> Case:
 
 HEALTHY = [
     # Impatient on purpose: a pause of twice the limit, at the same place on all ranks, is no hang.
-    _healthy("long_equal_pause"),
-    _healthy("mild_straggler"),
-    _healthy("groups_with_different_call_rates"),
-    _healthy("wrapped_ring", environment={"TORCH_FR_BUFFER_SIZE": "400", "TORCH_NCCL_TRACE_BUFFER_SIZE": "400"}),
-    _healthy("pipeline_send_recv"),
-    _healthy("long_first_step"),
-    _healthy("uneven_with_join"),
-    _healthy("own_evaluation"),
-    _healthy("takes_turns"),
-    _healthy("ends_while_polled"),
-    _healthy("answered_by_a_thread"),
-    _healthy("ddp_with_workers"),
-    _healthy("expand"),
+    healthy("long_equal_pause"),
+    healthy("mild_straggler"),
+    healthy("groups_with_different_call_rates"),
+    healthy("wrapped_ring", environment={"TORCH_FR_BUFFER_SIZE": "400", "TORCH_NCCL_TRACE_BUFFER_SIZE": "400"}),
+    healthy("pipeline_send_recv"),
+    healthy("long_first_step"),
+    healthy("uneven_with_join"),
+    healthy("own_evaluation"),
+    healthy("takes_turns"),
+    healthy("ends_while_polled"),
+    healthy("answered_by_a_thread"),
+    healthy("ddp_with_workers"),
+    healthy("expand"),
     replace(_restarted("recovers", "--own-stores"), outcome="clean", abort_after_s=60),
-    _healthy("much_that_is_noted"),
+    healthy("much_that_is_noted"),
     _control(_W0),
     _control(_W0, "--fault", "dynlen"),
     _control(_W0, "--combine", "repeat"),
@@ -447,5 +447,5 @@ TORCHRUN = [
     # Each rank costs two seconds of CPU time.
     _hang("conditional_collective", "code-divergence", (0,), "proven", launcher="torchrun", ranks=3),
     _crash("user_exception", "user-exception", (2,), launcher="torchrun", ranks=3),
-    _healthy("mild_straggler", launcher="torchrun", ranks=2),
+    healthy("mild_straggler", launcher="torchrun", ranks=2),
 ]

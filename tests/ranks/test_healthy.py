@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .faults import HEALTHY, Case
+from .faults import HEALTHY, Case, healthy
 from .harness import check_files, check_healthy, run_job
 from .live import params
 
@@ -14,3 +14,11 @@ def test_nobody_is_accused(case: Case, tmp_path: Path) -> None:
     result = run_job(case, tmp_path)
     check_healthy(result, case)
     check_files(result)
+
+
+def test_a_circle_that_ends_by_a_limit_which_the_program_catches_is_left_alone(tmp_path: Path) -> None:
+    """Two ranks wait in a monitored barrier for those who wait for them in another group."""
+    case = healthy("ends_by_a_caught_limit")  # ends_by_a_caught_limit.py
+    result = run_job(case, tmp_path)
+    check_healthy(result, case)
+    assert "somebody has left" in result.stdout

@@ -14,7 +14,9 @@ from unhang.analyze.align import members_of
 from unhang.analyze.host_waits import polls_ray
 from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
+from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import calls_on
+from unhang.analyze.ways_out import catches_a_limit
 from unhang.model import CallState, CollectiveCall, CollectiveTable, Frame, ThreadStack, WaitEdge, grouped, user_frames
 from unhang.numeric import np
 
@@ -210,6 +212,33 @@ def driver_without_answer(s: Situation) -> Frame | None:
         return None
     has_limit = any(k.arg == "timeout" for c in calls_on(mine[0].file, mine[0].line) for k in c.keywords)
     return None if has_limit else mine[0]
+
+
+_MOST_CAUGHT_S, _RAISES_S = 60.0, 1.0
+
+
+def caught_left_s(s: Situation, now_ns: int) -> float:
+    """How long until a call of gloo that a rank waits in raises by its own limit, where the program catches that and goes on; 0 where none does.
+
+    `now_ns`: of the wall clock. Whoever gives itself minutes is not waited for.
+    """
+    left = []
+    for edge in s.waits.edges:
+        limit_s = _limit_s(s, edge)
+        until_s = (edge.since_ns or 0) / 1e9 + limit_s + _RAISES_S - now_ns / 1e9
+        if 0 < limit_s <= _MOST_CAUGHT_S and until_s > 0 and catches_a_limit(stack_path(s.case, edge.waiter) or ()):
+            left.append(until_s)
+    return min(left, default=0.0)
+
+
+def _limit_s(s: Situation, edge: WaitEdge) -> float:
+    """The limit of the call that a rank waits in; 0 where it is not known, or ends the process."""
+    group = next((g for g in s.case.groups if g.name == edge.group), None)
+    if group is None or group.backend != "gloo":
+        return 0.0
+    open_now = (c for c in s.case.ranks[edge.waiter].pending if c.kind == "monitored_barrier" and c.ended_ns is None)
+    given = next((c.detail for c in open_now if edge.kind == "barrier"), "")
+    return float(given) if given else group.timeout_s or 0.0
 
 
 def is_under_way(worker: ThreadStack) -> bool:

@@ -245,6 +245,15 @@ def caught_raise(condition: Condition, path: Path, shared: int) -> tuple[Frame, 
     return None
 
 
+_OF_A_LIMIT = frozenset(("RuntimeError", "Exception", "BaseException", "DistError", "DistBackendError"))
+
+
+def catches_a_limit(path: Path) -> bool:
+    """Whether the program goes on, by its source, where a call on that way raises since its own limit is over."""
+    handlers = (h for frame in path for h in _handlers(frame) if _types_of(h) & _OF_A_LIMIT)
+    return any(not inside(h, ast.Raise) for h in handlers)
+
+
 def _handlers(frame: Frame) -> Iterator[ast.ExceptHandler]:
     """Those around a line in its own function, innermost first."""
     own = surroundings(frame.file, frame.line).function
@@ -256,10 +265,13 @@ def _handlers(frame: Frame) -> Iterator[ast.ExceptHandler]:
 
 def _takes(handler: ast.ExceptHandler, raised: ast.Raise) -> bool:
     """Whether the handler takes it, by its name; of a class above it nothing is known."""
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     what = raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc
-    names = {last_name(t) if t is not None else "BaseException" for t in types}
-    return bool(names & {"Exception", "BaseException", last_name(what) if what is not None else ""})
+    return bool(_types_of(handler) & {"Exception", "BaseException", last_name(what) if what is not None else ""})
+
+
+def _types_of(handler: ast.ExceptHandler) -> set[str]:
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {last_name(t) if t is not None else "BaseException" for t in types}
 
 
 def is_of_data(condition: Condition) -> bool:

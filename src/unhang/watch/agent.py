@@ -300,7 +300,7 @@ class Agent:
         dumps = self._take_evidence(with_workers=self.verdict is not None)
         if (situation := self._situation()) is None:
             return
-        if situation.proven and not self._peer_just_died(now):
+        if situation.proven and not self._may_still_change(situation, now):
             ranks = [r for r in self._live() if r.rank in situation.proven]
             least, quiet = 0.9 * FIRST_LOOK_S, min((r.quiet_s(now) for r in ranks), default=0.0)
             if quiet < least:
@@ -327,13 +327,13 @@ class Agent:
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
         """Lets other nodes know."""
 
-    def _peer_just_died(self, now: float) -> bool:
-        """Whether a rank ended a moment ago: with gloo the others then fail by themselves, and the launcher ends them."""
+    def _may_still_change(self, s: Situation, now: float) -> bool:
+        """Whether a rank ended a moment ago: with gloo the others then fail, and the launcher ends them. Or a wait ends by a limit that is caught."""
         grace_s = death_grace_s()
-        if any(not r.is_alive and now - r.died_at < grace_s for r in self._everyone()):
-            self._look_again_at = now + DEATH_GRACE_S
-            return True
-        return False
+        has_died = any(not r.is_alive and now - r.died_at < grace_s for r in self._everyone())
+        if left_s := DEATH_GRACE_S if has_died else suspicion.open_calls.caught_left_s(s, time.time_ns()):
+            self._look_again_at = now + left_s
+        return bool(left_s)
 
     def _situation(self) -> Situation | None:
         try:

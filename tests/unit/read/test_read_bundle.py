@@ -396,6 +396,35 @@ def test_two_groups_of_one_name_stay_apart(run):
     assert case.groups[: len(case.calls.groups)] == case.calls.groups
 
 
+def anew(number, retired, **more):
+    return gloo(
+        8 + number, retired, pg_id=1, collective_seq_id=number + 1, time_created_ns=T0 + (9 + number) * S, **more
+    )
+
+
+def test_calls_of_a_group_that_was_destroyed_and_made_anew_are_of_another_group(run):
+    """Rank 2 is not yet back: what it called before was called in the former group."""
+    of_former = [gloo(n, True) for n in range(3)]
+    made = {0: [*of_former, anew(0, True), anew(1, False)], 1: [*of_former[:2], anew(0, True)], 2: of_former}
+    for number, calls in made.items():
+        flight = made_dumps.pickled(dump(calls, ranks="[0, 1, 2]", pg_status={}))
+        rank(run, number, identity={"world_size": 3}, flight_pickle=flight)
+    case = read_bundle(run)
+    assert {r: [c.seq for c in case.calls.calls_of(r)] for r in made} == {0: [1, 2], 1: [1], 2: []}
+
+
+def test_two_backends_of_one_group_are_no_group_made_anew(run):
+    both = [
+        anew(0, True),
+        gloo(9, True, pg_id=0, collective_seq_id=2),
+        anew(2, True, process_group=("0", "default_pg")),
+    ]
+    backends = [gloo(0, True), entry(1, "nccl:all_reduce", pg_id=1, collective_seq_id=1)]
+    rank(run, 0, flight_pickle=made_dumps.pickled(dump([gloo(0, True), *both], pg_status={})))
+    rank(run, 1, flight_pickle=made_dumps.pickled(dump(backends, pg_status={})))
+    assert [len(list(read_bundle(run).calls.calls_of(r))) for r in (0, 1)] == [4, 2]
+
+
 def test_exceptions_come_from_the_output_where_the_recorder_has_none(run):
     rank(run, 0)
     trace = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nKeyError: {}\n'

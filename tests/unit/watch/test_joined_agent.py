@@ -15,7 +15,9 @@ from tests.slowness import slowness
 
 from unhang.analyze import alike
 from unhang.analyze.alike import OuterGroup, Told
+from unhang.analyze.situation import Situation
 from unhang.read.gathered import alike_of
+from unhang.testing import make_case
 from unhang.watch import Headline, RunOptions, far, hub_agent, many
 from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
@@ -152,7 +154,7 @@ def test_a_death_elsewhere_is_known_as_one_here(make: Any) -> None:
     (rank,) = agent._far()
     assert (rank.is_alive, rank.seen_end and rank.seen_end[1]) == (False, -9)
     assert agent._has_failed()
-    assert agent._peer_just_died(time.monotonic())
+    assert agent._may_still_change(Situation(make_case({0: ["barrier@main:1"]}, world=1)), time.monotonic())
 
 
 def test_a_verdict_is_told_before_the_end_and_the_end_after_it(make: Any) -> None:

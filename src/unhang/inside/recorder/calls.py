@@ -218,7 +218,9 @@ def _monitored_barrier(c10d: Any, original: Any) -> Any:
     def monitored_barrier(*args: Any, **kwargs: Any) -> Any:
         rec = recording.current
         name = (attempt("calls", name_of, c10d, args[0]) if args else None) or ""
-        number = attempt("calls", begin, rec, recording.MONITORED_BARRIER, -1, name, "") if rec is not None else None
+        limit = attempt("calls", lambda: str(float(args[1].total_seconds()))) if len(args) > 1 else ""
+        kind = recording.MONITORED_BARRIER
+        number = attempt("calls", begin, rec, kind, -1, name, limit or "") if rec is not None else None
         try:
             return original(*args, **kwargs)
         except BaseException as error:

@@ -86,6 +86,7 @@ class RecordedCall:
     thread: str
     reduce_op: int = -1
     root_in_group: int = -1
+    pg_id: int = -1
 
     @property
     def batch(self) -> tuple[str, int, int]:
@@ -146,6 +147,7 @@ class EntryParser:
             timeout_ms=_whole(entry, "timeout_ms", -1),
             frames=self._stack(entry.get("frames")),
             thread=_thread(entry),
+            pg_id=_number_of_group(entry),
         )
 
     def _name(self, entry: dict[Any, Any]) -> tuple[str, str, bool, int]:
@@ -241,6 +243,11 @@ def group_name(entry: dict[Any, Any]) -> tuple[str, str]:
     if value is None and type(number) is int and 0 <= number <= INT64_MAX:
         return str(number), ""
     raise BadEntry("process_group is missing or malformed")
+
+
+def _number_of_group(entry: dict[Any, Any]) -> int:
+    number = entry.get("pg_id")
+    return number if type(number) is int and 0 <= number <= INT64_MAX else -1
 
 
 def _thread(entry: dict[Any, Any]) -> str:

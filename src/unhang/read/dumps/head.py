@@ -7,7 +7,7 @@ what was enqueued, started and completed in each, under ids that only entries co
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
 from unhang.read.dumps import DEFAULT_GROUP
 from unhang.read.dumps.definitions import MAX_MEMO, Memo
-from unhang.read.dumps.entries import is_of_torchcomms
+from unhang.read.dumps.entries import RecordedCall, is_of_torchcomms
 from unhang.read.dumps.layouts import GET, INTS, LONG_GET, LONG_PUT, PUT, Irregular, Layout, int_at
 from unhang.read.files import INT64_MAX, decode_json, encodable, text, whole, wholes
 
@@ -261,3 +261,34 @@ def is_end(data: bytes, at: int) -> bool:
     if data[at : at + 3] not in _ENDS:
         return False
     return data[at + 2 : at + 3] == b"." or data[at + (4 if data[at + 2 : at + 3] == b"q" else 7)] == ord(".")
+
+
+@dataclass
+class _Made:
+    """The groups of one name that a rank has made, one after the other. `number`: of the last one; `count`: made anew so often."""
+
+    number: int
+    seen: set[int]
+    last_seq: int = 0
+    count: int = 0
+    begin_ns: int = 0
+    is_mixed: bool = False
+
+
+def of_last_groups(calls: Sequence[RecordedCall]) -> tuple[list[RecordedCall], dict[str, tuple[int, int]]]:
+    """The calls without those of groups that the rank destroyed and made anew under the same name, in the order of issue.
+
+    A group made anew counts its calls from the start again, under another number. With it, name -> how often it was made anew, and
+    when its first call was.
+    """
+    made: dict[tuple[str, str], _Made] = {}
+    for call in calls:
+        known = made.setdefault((call.group, call.backend), _Made(call.pg_id, {call.pg_id}))
+        if call.pg_id != known.number:
+            known.is_mixed = known.is_mixed or call.pg_id in known.seen or call.collective_seq > known.last_seq
+            known.number, known.count, known.begin_ns = call.pg_id, known.count + 1, call.created_ns
+            known.seen.add(call.pg_id)
+        known.last_seq = call.collective_seq
+    anew = {key: m for key, m in made.items() if m.count and not m.is_mixed}
+    kept = [c for c in calls if (m := anew.get((c.group, c.backend))) is None or c.pg_id == m.number]
+    return kept, {group: (m.count, m.begin_ns) for (group, _), m in anew.items()}

@@ -23,7 +23,6 @@ from unhang.read.dumps.entries import (
     BadEntry,
     EntryParser,
     RecordedCall,
-    group_name,
     infer_states,
     is_of_torchcomms,
     with_meaning,
@@ -35,9 +34,10 @@ from unhang.read.dumps.head import (
     groups_of_config,
     is_active_only,
     match_status,
+    of_last_groups,
     status_of,
 )  # fmt: skip
-from unhang.read.files import INT64_MAX, decode_json, read_bytes, text, unreadable
+from unhang.read.files import decode_json, read_bytes, text, unreadable
 from unhang.read.logs import is_echo
 from unhang.read.rank_folder import RankCalls, RankRecord, name_reductions
 from unhang.read.restricted_pickle import PickleGuard
@@ -189,12 +189,12 @@ def decode_objects(file: DumpFile, data: bytes, last: int | None, frames: bool) 
     """
     dump = load(data, trusted=True, name=str(file))
     recorded = RecordedCalls(dump, str(file), file.rank)
-    calls = recorded.calls
+    calls, _ = of_last_groups(recorded.calls)
     status = status_of(dump.get("pg_status"))
     kept = tail_of(calls, last)
     builder = TableBuilder()
     add_calls(kept if frames else (replace(call, frames=None) for call in kept), file.rank, builder, recorded.groups)
-    groups = _groups_of_status(dump["entries"], [*kept, *calls], recorded.groups, status)
+    groups = _groups_of_status([*kept, *calls], recorded.groups, status)
     numbers = {number: builder.group(group) for number, group in groups.items()}
     total = len(dump["entries"])
     table = replace(
@@ -231,23 +231,13 @@ def lengths(last: int | None) -> Sequence[int | None]:
 
 
 def _groups_of_status(
-    entries: Sequence[Any], calls: Sequence[RecordedCall], configured: Mapping[str, ProcessGroup], status: Status
+    calls: Sequence[RecordedCall], configured: Mapping[str, ProcessGroup], status: Status
 ) -> dict[str, ProcessGroup]:
     """Which group each numeric id of the status means: only entries say it, unless there is just one group."""
     firsts: dict[str, RecordedCall] = {}
     for call in calls:
         firsts.setdefault(call.group, call)
-    names: dict[str, str] = {}
-    for entry in entries:
-        number = entry.get("pg_id") if isinstance(entry, dict) else None
-        if type(number) is not int or not 0 <= number <= INT64_MAX:
-            continue
-        try:
-            name, _ = group_name(entry)
-        except BadEntry:
-            continue
-        if name in firsts:
-            names.setdefault(str(number), name)
+    names = {str(call.pg_id): call.group for call in reversed(calls) if call.pg_id >= 0}
 
     def group(name: str) -> ProcessGroup:
         first = firsts[name]
@@ -349,6 +339,9 @@ class FlightTable:
     def __init__(self, membership: Membership, guard: PickleGuard, trusted: bool = False) -> None:
         self._membership, self._guard, self._trusted = membership, guard, trusted
         self._builder = TableBuilder()
+        self._anew: dict[
+            str, tuple[int, int]
+        ] = {}  # groups by name: how often they were made anew at most, and when then
         self.ranks: dict[int, RankCalls] = {}
 
     def add(self, record: RankRecord, error: RaisedError | None) -> None:
@@ -360,11 +353,19 @@ class FlightTable:
         raised = error or record.forgotten
         failed = fatal is not None or (raised is not None and is_transfer_error(raised))
         calls, contradicting = unite(dumps, distrust_completion=failed)
+        is_wrapped = bool(calls) and calls[0].record_id > 0
+        calls, anew = of_last_groups(calls)
         mark_failed(calls, error, [t.frames for t in fatal.threads] if fatal else ())
         mark_failed(calls, record.forgotten, state=CallState.SCHEDULED)  # it was under way when the job was ended
         configured = {name: group for dump in dumps for name, group in dump.groups.items()}
-        add_calls(calls, record.rank, self._builder, self._membership.of_rank(record.rank, configured))
-        if calls and calls[0].record_id > 0:
+        groups = self._membership.of_rank(record.rank, configured)
+        add_calls(calls, record.rank, self._builder, groups)
+        for given, (count, begin_ns) in anew.items():
+            name = groups[given].name if given in groups else given
+            known, since_ns = self._anew.get(name, (0, 0))
+            if count >= known:
+                self._anew[name] = (count, min(begin_ns, since_ns) if count == known else begin_ns)
+        if is_wrapped:
             self._builder.mark_wrapped(record.rank)
         if contradicting:
             reason = "another dump of the rank says otherwise: are there dumps of two jobs?"
@@ -373,8 +374,15 @@ class FlightTable:
         self.ranks[record.rank] = RankCalls(len(calls), any(call.frames for call in calls), backend)
 
     def build(self) -> CollectiveTable:
-        """The table of all ranks added."""
-        return self._builder.build()
+        """The table of all ranks added. What a rank called before others made the group anew was called in the former one."""
+        table = self._builder.build()
+        is_former = np.zeros(len(table), bool)
+        for index, group in enumerate(table.groups):
+            if group.name in self._anew:
+                is_former |= (table["group"] == index) & (table["created_ns"] < self._anew[group.name][1])
+        if not is_former.any():
+            return table
+        return replace(table, columns={name: column[~is_former] for name, column in table.columns.items()})
 
     def _decoded(self, record: RankRecord, path: Path) -> RecordedCalls | None:
         try:
