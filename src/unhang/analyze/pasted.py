@@ -40,6 +40,10 @@ _ENDING = frozenset(
 _NATIVE_END = frozenset({"__run_exit_handlers", "Py_FinalizeEx"})  # destructors run far above it
 # A worker of Ray or vLLM whose program has returned.
 _IDLE = lazy_pattern(r"ray/_private/worker\.py main_loop|vllm/\S+ worker_busy_loop")
+# How it waits for one.
+_TAKES_TASKS = lazy_pattern(
+    r"shm_broadcast|message_queue|vllm/distributed/utils|\bzmq/|ray/_private/|_raylet|(?:^|/)(?:threading|queue|selectors)\.py|\.so\b|^$"
+)
 _THREADS = {
     "concurrent/futures/thread.py": "a thread of a pool",
     "/threading.py": "a thread of its own",
@@ -183,7 +187,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
             return "collective", "backward"
         if name == _ZERO_GATHERS and "deepspeed/runtime/zero/" in f.file:
             return "collective", "the gathering of parameters"
-    if any(_IDLE.search(f"{f.file} {f.function}") for f in top):
+    at = next((i for i, f in enumerate(top) if _IDLE.search(f"{f.file} {f.function}")), None)
+    if at is not None and all(_TAKES_TASKS.search(f.file) for f in top[:at]):
         return "idle", ""
     return ("lock" if names[:1] and set(names[:3]) & _WAITS else "user"), ""
 

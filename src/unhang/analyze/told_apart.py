@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.analyze.going_on import missing_by_lines
+from unhang.analyze.going_on import missing_by_lines, who_waited
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
 from unhang.analyze.odd_ones import agreeable, odd_in_calls, unlike_of_the_odd
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
+from unhang.model import grouped
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ _ENDS_PASS = lazy_pattern(
 )
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
 _FEWEST = 2
+_MOST_KINDS = 12
 
 
 class Apart(NamedTuple):
@@ -74,7 +77,7 @@ def skipped_or_left(s: Situation) -> Apart | None:
     if s.watchdogs.first is None and not _was_ended(s):
         return None
     of_ranks = by_rank(before_the_wait(s))
-    everybody, waited = set(range(s.case.job.world_size or len(of_ranks))), set(s.watchdogs.ranks)
+    everybody, waited = set(range(s.case.job.world_size or len(of_ranks))), who_waited(s)
     if len(of_ranks) < _LEAST_RANKS or not everybody.issuperset(of_ranks):
         return None
     for words, told in by_words(of_ranks).items():
@@ -139,6 +142,31 @@ def another_branch(s: Situation) -> Apart | None:
         for side, against in ((missing, waited), (waited, missing))
     )
     return Apart(tuple(sorted(missing)), [*theirs[:_MOST_SAID], *others[:_MOST_SAID]]) if theirs and others else None
+
+
+_OF_ALL_RANKS = lazy_pattern(
+    r"\b(?:all[_ -]?gather|all[_ -]?reduce|reduce[_ -]?scatter|all[_ -]?to[_ -]?all|broadcast|barrier|low_latency_(?:dispatch|combine)"
+    r"|(?:expert|ep|token)s?[_ ](?:dispatch|combine))\w*",
+    re.IGNORECASE,
+)
+
+
+def in_another_order(s: Situation) -> Apart | None:
+    """Ranks that told of the same two calls of all ranks as often as each other, in another order: the fewer ones, first; of two halves nobody."""
+    if s.watchdogs.first is None:
+        return None
+    calls = {r: [x for x in xs if _OF_ALL_RANKS.search(x.words)] for r, xs in by_rank(before_the_wait(s)).items()}
+    kinds = list(dict.fromkeys(x.words for xs in calls.values() for x in xs))[:_MOST_KINDS]
+    for a, b in combinations(kinds, 2):
+        told = {r: found for r, xs in calls.items() if (found := [x for x in xs if x.words in (a, b)])}
+        counts = {tuple(sorted(Counter(x.words for x in xs).items())) for xs in told.values()}
+        sides = grouped((tuple(x.words for x in xs), r) for r, xs in told.items())
+        if len(counts) == 1 and len(next(iter(counts))) == 2 and len(sides) == _LEAST_RANKS:
+            few, many = sorted(sides.values(), key=len)
+            at = next(i for i, (x, y) in enumerate(zip(told[few[0]], told[many[0]], strict=True)) if x.words != y.words)
+            lines = [x for r in (few[0], many[0]) for x in told[r][at : at + 2]]
+            return Apart(tuple(sorted(few)) if len(few) < len(many) else (), lines)
+    return None
 
 
 def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:

@@ -9,8 +9,18 @@ from dataclasses import replace
 from unhang.analyze import log_progress
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
-from unhang.analyze.going_on import Known, may_wait, missing_by_lines, silent_ranks, turned_to, uneven_amounts, works_on
+from unhang.analyze.going_on import (
+    Known,
+    bars_of_unlike_length,
+    may_wait,
+    missing_by_lines,
+    silent_ranks,
+    turned_to,
+    uneven_amounts,
+    works_on,
+)
 from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
+from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.rules import wording as w
@@ -23,6 +33,7 @@ from unhang.rules.advice import (
     SEE_IT,
 )
 from unhang.rules.base import Found, Names, rule
+from unhang.rules.failure import name_or
 from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
 _SMALL = 1024
@@ -52,6 +63,12 @@ def no_data_left(s: Situation) -> Iterator[Found]:
 def uneven_amounts_of_ranks(s: Situation) -> Iterator[Found]:
     """If the ranks said that they have unlike amounts of data, and some of them, not all, waited in one call until their limit."""
     waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
+    if bars := bars_of_unlike_length(s) if first_error(s) is None else ():
+        short = silent_ranks(s)
+        words = {"who": name_or(short, "a rank"), "have": w.verb(short or (0,), "has", "have")}
+        words |= {"least": bars[0]["total"], "most": bars[-1]["total"]}
+        yield Found(0.8, short, quote([*bars, *lines_of(waits)[:2]]), words, "bars", fixes=OF_THE_DATA, victims=ranks)
+        return
     amounts = uneven_amounts(s) if waits and len({(x.op, x.seq) for x in waits if x.op}) == 1 else ()
     least = min((a.amount for a in amounts), default=0)
     short = tuple(a.rank for a in amounts if a.amount == least)
@@ -185,7 +202,8 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     ):
         return
     blamed = [n for n, _ in _missed(s)]
-    if blamed and who not in blamed:
+    waits_itself = any(d.kind == "collective" and who in d.ranks for d in doings_of(s))
+    if waits_itself or (blamed and who not in blamed):
         return
     work = busy or log_progress.work_before_the_wait(s.events) or _foreign_bar(s, waits) or turned_to(s)
     if work is not None and (_all_take_part(s, work, waits) or _goes_on_for_all(s, work)):
