@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.going_on import missing_by_lines, who_waited
+from unhang.analyze.log_progress import is_near_its_end
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
 from unhang.analyze.odd_ones import agreeable, odd_in_calls, unlike_of_the_odd
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
@@ -57,7 +58,7 @@ _ENDS_PASS = lazy_pattern(
 )
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
 _FEWEST = 2
-_MOST_KINDS = 12
+_MOST_KINDS, _SMALL = 12, 1024
 
 
 class Apart(NamedTuple):
@@ -169,12 +170,28 @@ def in_another_order(s: Situation) -> Apart | None:
     return None
 
 
-def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
+def leaves_the_pass(s: Situation, odd: Sequence[TimedOut], others: Sequence[TimedOut]) -> bool:
+    """Whether some ranks are done with their pass over the data where the others make one call of it: they say so, or few steps were left.
+
+    Who gathers parameters as the others do, but of another module, is in the same pass. Rank 0 alone may do something of its own near the end.
+    """
+    if {x.op for x in odd} & {x.op for x in others if "GATHER" in x.op}:
+        return False
+    if _ends_pass(s, {x.rank for x in odd if x.rank is not None}):
+        return True
+    is_small = all(0 < (x.numel_in or 0) <= _SMALL for x in odd) and {x.rank for x in odd} != {0}
+    reduces = all("REDUCE" in x.op and (x.numel_in or 0) >= BUCKET_ELEMENTS for x in others)
+    return is_small and reduces and is_near_its_end(s.events)
+
+
+def _ends_pass(s: Situation, wanted: Collection[int]) -> bool:
     """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said."""
-    of_ranks, wanted = by_rank(own_lines(s)), set(ranks)
+    of_ranks = by_rank(own_lines(s))
     said = by_words(of_ranks)
     last = [xs[-1].words for r in wanted if (xs := of_ranks.get(r))]
-    return len(last) == len(wanted) and all(_ENDS_PASS.search(words) and said[words].keys() <= wanted for words in last)
+    return len(last) == len(wanted) and all(
+        _ENDS_PASS.search(words) and said[words].keys() <= set(wanted) for words in last
+    )
 
 
 class Unlike(NamedTuple):

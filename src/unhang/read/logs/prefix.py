@@ -205,9 +205,7 @@ _LOGGER_TIME = re.compile(
     r"(?:\[(?:NeMo )?[DIWEFC] ?(?=\d)|\[[A-Za-z][\w|.: -]{0,60}\][ :]{0,3}|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]{1,4})(?=\[?\d)\[?"
 )
 
-
-_CLOCK_SHARE = 0.8
-_ROUNDS = 3
+_CLOCK_SHARE, _ROUNDS = 0.8, 3
 
 
 class PrefixReader:

@@ -22,7 +22,7 @@ from unhang.analyze.going_on import (
 from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent
+from unhang.model import LogEvent, grouped
 from unhang.rules import wording as w
 from unhang.rules.advice import (
     EQUAL_BATCHES,
@@ -36,7 +36,7 @@ from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import name_or
 from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
-_SMALL = 1024
+_SMALL, _MOST_SIDES = 1024, 3
 _ENDED_THERE = ("store.unique_id", "ending.cancelled", "python.interrupted", "elastic.death_signal")
 _LATE_WATCHDOG = 1.5
 
@@ -322,9 +322,12 @@ def timeout_unexplained(s: Situation) -> Iterator[Found]:
         return
     missing, why, lines = _missing(s)
     waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
-    who = w.name_ranks(ranks) if ranks else "a rank"
+    sides = grouped((str(x), x.rank) for x in waits if x.rank is not None)
+    waited = [f"{w.name_ranks(sorted(set(of)))} waited in {call}" for call, of in sides.items()]
+    if len(waited) > _MOST_SIDES:
+        waited = [*waited[:_MOST_SIDES], "others elsewhere"]
     words = {
-        "who": f"{who} waited in {waits[0]}" if waits else "a rank waited",
+        "who": "; ".join(waited) or (f"a rank waited in {waits[0]}" if waits else "a rank waited"),
         "missing": f"{w.name_ranks(missing)} {why}" if missing else "the log does not say who was missing",
         "remarks": "".join(f"{remark} " for remark in _remarks(s)),
     }
