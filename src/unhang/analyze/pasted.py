@@ -31,7 +31,10 @@ _LIBRARY_CALLS = (
     ("deepspeed/runtime/zero/", frozenset({"average_tensor", "allreduce_bucket", "reduce_ipg_grads"}), "backward"),
     (
         "torch/nn/parallel/distributed.py",
-        frozenset({"_sync_buffers", "_default_broadcast_coalesced", "_distributed_broadcast_coalesced"}),
+        frozenset(
+            {"_sync_buffers", "_sync_params", "_sync_params_and_buffers", "_sync_module_states"}
+            | {"_default_broadcast_coalesced", "_distributed_broadcast_coalesced", "_dist_broadcast_coalesced"}
+        ),
         "the broadcast of DDP's buffers",
     ),
 )

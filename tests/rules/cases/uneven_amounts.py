@@ -30,6 +30,7 @@ CASES = {
         Quiet(log_case(_said(32, 31, 32) + _WAITS), "a rank with the least waited as well"),
         Fires(log_case(_bars(8, 9, 12) + _WAITS), ()),
         Quiet(log_case(_said(31, 32)), "all ranks wait"),
+        Quiet(log_case(_bars(8, 9, 12, name="Map: ") + _WAITS), "what is prepared before the training"),
         Quiet(log_case(_INSIDE + _WAITS), "a bar of an evaluation inside of that of the training"),
     ),
 }

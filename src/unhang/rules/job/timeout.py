@@ -65,9 +65,9 @@ def uneven_amounts_of_ranks(s: Situation) -> Iterator[Found]:
     waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
     if bars := bars_of_unlike_length(s) if first_error(s) is None else ():
         short = silent_ranks(s)
-        words = {"who": name_or(short, "a rank"), "have": w.verb(short or (0,), "has", "have")}
-        words |= {"least": bars[0]["total"], "most": bars[-1]["total"]}
-        yield Found(0.8, short, quote([*bars, *lines_of(waits)[:2]]), words, "bars", fixes=OF_THE_DATA, victims=ranks)
+        told = {"who": name_or(short, "a rank"), "have": w.verb(short or (0,), "has", "have")}
+        told |= {"least": bars[0]["total"], "most": bars[-1]["total"]}
+        yield Found(0.8, short, quote([*bars, *lines_of(waits)[:2]]), told, "bars", fixes=OF_THE_DATA, victims=ranks)
         return
     amounts = uneven_amounts(s) if waits and len({(x.op, x.seq) for x in waits if x.op}) == 1 else ()
     least = min((a.amount for a in amounts), default=0)
