@@ -303,7 +303,7 @@ def bars_of_unlike_length(s: Situation) -> Sequence[LogEvent]:
     first = s.watchdogs.first
     prepares = {e.order for e in s.events.of("work.preparing")}  # of shards that need not be alike
     bars = [e for e in s.events.of("progress.bar") if first is not None and e.order < first.order]
-    bars = [e for e in bars if e.order not in prepares]
+    bars = [e for e in bars if e.order not in prepares and e["total"].isdecimal()]
     named = grouped((e.text.partition("%|")[0].rstrip("0123456789 "), e) for e in bars[-_MOST_LINES:])
     for of_name in named.values():
         beside: dict[frozenset[str], set[str]] = {}

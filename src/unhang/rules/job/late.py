@@ -265,6 +265,7 @@ def _away_by_stacks(s: Situation) -> Iterator[Found]:
         "who": who,
         "at": w.at(frame),
         "peers": peers,
+        "are": w.verb(ranks or (0,), "⟨is|was⟩ in its", "⟨are|were⟩ in their"),
         "stand": f"wait for the next task of their driver, which waits for {who}"
         if idle
         else f"wait in a collective, to which {who} did not come",
