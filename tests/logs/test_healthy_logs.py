@@ -64,6 +64,19 @@ def test_a_composed_log_of_a_job_that_ended_well_says_so(name: str, text: str, t
     assert (diagnosis.outcome, diagnosis.exit_code) == (Outcome.CLEAN, 0)
 
 
+def test_a_launcher_that_saw_one_of_two_processes_leave_tells_no_end(tmp_path: Path) -> None:
+    """DeepSpeed's says so of each of its processes; the other one may wait for the first."""
+    text = (
+        "[2026-03-01 10:00:01,301] [INFO] [launch.py:164:main] nnodes=1, num_local_procs=2, node_rank=0\n"
+        "[2026-03-01 10:00:01,301] [INFO] [launch.py:164:main] dist_world_size=2\n"
+        "[2026-03-01 10:09:00,001] [INFO] [launch.py:351:main] Process 31337 exits successfully.\n"
+    )
+    (tmp_path / "one.log").write_text(text)
+    (tmp_path / "both.log").write_text(text + text.splitlines()[-1].replace("31337", "31338") + "\n")
+    assert diagnose(tmp_path / "one.log").outcome is Outcome.UNKNOWN
+    assert diagnose(tmp_path / "both.log").outcome is Outcome.CLEAN
+
+
 def test_there_are_sixty_composed_ones() -> None:
     assert len(dict(all_jobs())) >= 60
 

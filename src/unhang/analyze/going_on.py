@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.log_progress import OF_ALL
 from unhang.analyze.own_lines import OF_LIBRARIES, OwnLine, own_lines, stamp_of
-from unhang.model import LogEvent, LogLine
+from unhang.model import LogEvent, LogLine, grouped
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -149,16 +149,22 @@ def _only_observer(s: Situation) -> Known | None:
     return late, "heard of it from the others and had no wait of its own that ran out", lines
 
 
+def who_waited(s: Situation) -> set[int]:
+    """The ranks whose wait ran out; where Horovod tells only which one rank is missing, the others that print anything."""
+    waited = set(s.watchdogs.ranks)
+    missing = _horovod(s) if s.watchdogs.first is not None and not waited else None
+    if missing is not None and len(missing[0]) == 1:
+        return {x.rank for x in own_lines(s) if x.rank is not None}.difference(missing[0])
+    return waited
+
+
 def works_on(s: Situation) -> LogEvent | None:
     """The last line of the one rank that printed on while the others waited, or behind their limit, as before with other numbers.
 
     Whoever prints it is at work. A line without a rank is rank 0's where all others of the world are known to wait, or where it
     counts on to a total. The event that is returned has the kind of a bar. None where several ranks print on.
     """
-    first, waited = s.watchdogs.first, set(s.watchdogs.ranks)
-    missing = _horovod(s) if first is not None and not waited else None
-    if missing is not None and len(missing[0]) == 1:
-        waited = {x.rank for x in own_lines(s) if x.rank is not None}.difference(missing[0])
+    first, waited = s.watchdogs.first, who_waited(s)
     if first is None or not waited:
         return None
     theirs, wait = {_words(x) for x in own_lines(s) if x.rank in waited}, may_wait(s)
@@ -286,4 +292,26 @@ def uneven_amounts(s: Situation) -> Sequence[Amount]:
         world = s.case.job.world_size or len(amounts)
         if len(amounts) == world > 1 and len({a.amount for a in amounts.values()}) > 1:
             return [amounts[r] for r in sorted(amounts)]
+    return ()
+
+
+def bars_of_unlike_length(s: Situation) -> Sequence[LogEvent]:
+    """The last bar of each total, where ranks draw bars of one name that go on in step and count to unlike totals, and one came to its end; else nothing.
+
+    A bar of an evaluation inside of a training's, or one behind the other, do not count the same numbers side by side.
+    """
+    first = s.watchdogs.first
+    prepares = {e.order for e in s.events.of("work.preparing")}  # of shards that need not be alike
+    bars = [e for e in s.events.of("progress.bar") if first is not None and e.order < first.order]
+    bars = [e for e in bars if e.order not in prepares and e["total"].isdecimal()]
+    named = grouped((e.text.partition("%|")[0].rstrip("0123456789 "), e) for e in bars[-_MOST_LINES:])
+    for of_name in named.values():
+        beside: dict[frozenset[str], set[str]] = {}
+        for a, b in pairwise(of_name):
+            if a["done"] == b["done"] and a["total"] != b["total"]:
+                beside.setdefault(frozenset((a["total"], b["total"])), set()).add(a["done"])
+        totals = frozenset().union(*(pair for pair, done in beside.items() if len(done) >= _USUAL))
+        last = {e["total"]: e for e in of_name if e["total"] in totals}
+        if len(last) > 1 and any(e["done"] == e["total"] for e in last.values()):
+            return [last[total] for total in sorted(last, key=int)]
     return ()

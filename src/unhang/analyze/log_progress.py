@@ -24,6 +24,7 @@ _CLEARLY, _ALMOST, _HALF = 4, 0.9, 0.5
 _TERMINATED = -15
 _LAST_LINES = 3
 _NO_STEPS, _LEAST_NAME = 10**8, 4
+_FEW_LEFT, _MANY = 3, 20
 # Loops in which all ranks take part, though one of them may draw the bar.
 OF_ALL = lazy_pattern(
     r"\b(?:epochs?|train(?:ing)?|steps?|iter\w*|batch\w*|valid\w*|evaluat\w*|testing|generat\w*|roll-?outs?|sampling|captur\w*|compil\w*"
@@ -103,6 +104,13 @@ def is_training_last(events: Events) -> bool:
     waited = _waited(events)
     shown = [e for e in events.of("progress.step", "progress.unbounded", "work.") if waited is None or e.order < waited]
     return bool(shown) and shown[-1].kind.startswith("progress.")
+
+
+def is_near_its_end(events: Events) -> bool:
+    """Whether the last bar before the wait had a few steps left of many."""
+    bars = [e for e in events.of("progress.bar") if e.order <= (_waited(events) or 0)]
+    done, total = (bars[-1].number("done"), bars[-1].number("total")) if bars else (None, None)
+    return done is not None and total is not None and 0 < total - done <= _FEW_LEFT and total >= _MANY
 
 
 def printed_last(lines: Sequence[LogLine], before: int) -> int | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.analyze.going_on import may_wait, missing_by_lines, silent_ranks
+from unhang.analyze.going_on import may_wait, missing_by_lines, silent_ranks, who_waited
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
 from unhang.model import grouped
 from unhang.model.lazy_pattern import lazy_pattern
@@ -62,7 +62,7 @@ def told_its_end(s: Situation) -> Told | None:
     What bears no rank is rank 0's where all others wait. That the training is over is no end where the others wait in what may be a
     barrier: behind the loop there is work that one rank does alone.
     """
-    first, waited = s.watchdogs.first, set(s.watchdogs.ranks)
+    first, waited = s.watchdogs.first, who_waited(s)
     if first is None or not waited:
         return None
     is_0 = s.watchdogs.all_but_0_of(s.case.job.world_size) and 0 not in may_wait(s)
@@ -104,7 +104,7 @@ def counted_past(s: Situation) -> Told | None:
 
     Nobody who takes part in each round can be ahead of one that waits: they have left the loop.
     """
-    waited = set(s.watchdogs.ranks)
+    waited = who_waited(s)
     if not waited:
         return None
     told: dict[str, dict[int, tuple[int, OwnLine]]] = {}

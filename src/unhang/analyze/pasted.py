@@ -24,7 +24,20 @@ _NATIVE = lazy_pattern(
 _COMMUNICATES = lazy_pattern(
     r"distributed_c10d|torch/distributed/(?!elastic|checkpoint|run|launch)|deepspeed/comm|horovod|accelerate/(?:state|utils/operations)"
 )
-_ZERO_GATHERS = "fetch_sub_module"  # of stage 3: parameters for the next module
+# What waits for all ranks below functions of Python that bear no name of a collective.
+_LIBRARY_CALLS = (
+    ("deepspeed/runtime/zero/", frozenset({"fetch_sub_module"}), "the gathering of parameters"),
+    ("deepspeed/runtime/", frozenset({"_checkpoint_tag_validation"}), "the comparison of a checkpoint's tag"),
+    ("deepspeed/runtime/zero/", frozenset({"average_tensor", "allreduce_bucket", "reduce_ipg_grads"}), "backward"),
+    (
+        "torch/nn/parallel/distributed.py",
+        frozenset(
+            {"_sync_buffers", "_sync_params", "_sync_params_and_buffers", "_sync_module_states"}
+            | {"_default_broadcast_coalesced", "_distributed_broadcast_coalesced", "_dist_broadcast_coalesced"}
+        ),
+        "the broadcast of DDP's buffers",
+    ),
+)
 _BACKWARD = frozenset({"_engine_run_backward", "run_backward"})
 _LOADER = lazy_pattern(
     r"torch/utils/data/|torchdata/|webdataset/|/data/iterators|data_?loader|litdata|streaming/base|ffcv/loader"
@@ -40,6 +53,10 @@ _ENDING = frozenset(
 _NATIVE_END = frozenset({"__run_exit_handlers", "Py_FinalizeEx"})  # destructors run far above it
 # A worker of Ray or vLLM whose program has returned.
 _IDLE = lazy_pattern(r"ray/_private/worker\.py main_loop|vllm/\S+ worker_busy_loop")
+# How it waits for one.
+_TAKES_TASKS = lazy_pattern(
+    r"shm_broadcast|message_queue|vllm/distributed/utils|\bzmq/|ray/_private/|_raylet|(?:^|/)(?:threading|queue|selectors)\.py|\.so\b|^$"
+)
 _THREADS = {
     "concurrent/futures/thread.py": "a thread of a pool",
     "/threading.py": "a thread of its own",
@@ -181,9 +198,11 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
             return "collective", native[1] or native[0]
         if name in _BACKWARD:
             return "collective", "backward"
-        if name == _ZERO_GATHERS and "deepspeed/runtime/zero/" in f.file:
-            return "collective", "the gathering of parameters"
-    if any(_IDLE.search(f"{f.file} {f.function}") for f in top):
+        for part, functions, what in _LIBRARY_CALLS:
+            if name in functions and part in f.file:
+                return "collective", what
+    at = next((i for i, f in enumerate(top) if _IDLE.search(f"{f.file} {f.function}")), None)
+    if at is not None and all(_TAKES_TASKS.search(f.file) for f in top[:at]):
         return "idle", ""
     return ("lock" if names[:1] and set(names[:3]) & _WAITS else "user"), ""
 

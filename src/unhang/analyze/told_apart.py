@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.analyze.going_on import missing_by_lines
+from unhang.analyze.going_on import missing_by_lines, who_waited
+from unhang.analyze.log_progress import is_near_its_end
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
 from unhang.analyze.odd_ones import agreeable, odd_in_calls, unlike_of_the_odd
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
+from unhang.model import grouped
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ _ENDS_PASS = lazy_pattern(
 )
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
 _FEWEST = 2
+_MOST_KINDS, _SMALL = 12, 1024
 
 
 class Apart(NamedTuple):
@@ -74,7 +78,7 @@ def skipped_or_left(s: Situation) -> Apart | None:
     if s.watchdogs.first is None and not _was_ended(s):
         return None
     of_ranks = by_rank(before_the_wait(s))
-    everybody, waited = set(range(s.case.job.world_size or len(of_ranks))), set(s.watchdogs.ranks)
+    everybody, waited = set(range(s.case.job.world_size or len(of_ranks))), who_waited(s)
     if len(of_ranks) < _LEAST_RANKS or not everybody.issuperset(of_ranks):
         return None
     for words, told in by_words(of_ranks).items():
@@ -141,12 +145,53 @@ def another_branch(s: Situation) -> Apart | None:
     return Apart(tuple(sorted(missing)), [*theirs[:_MOST_SAID], *others[:_MOST_SAID]]) if theirs and others else None
 
 
-def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
+_OF_ALL_RANKS = lazy_pattern(
+    r"\b(?:all[_ -]?gather|all[_ -]?reduce|reduce[_ -]?scatter|all[_ -]?to[_ -]?all|broadcast|barrier|low_latency_(?:dispatch|combine)"
+    r"|(?:expert|ep|token)s?[_ ](?:dispatch|combine))\w*",
+    re.IGNORECASE,
+)
+
+
+def in_another_order(s: Situation) -> Apart | None:
+    """Ranks that told of the same two calls of all ranks as often as each other, in another order: the fewer ones, first; of two halves nobody."""
+    if s.watchdogs.first is None:
+        return None
+    calls = {r: [x for x in xs if _OF_ALL_RANKS.search(x.words)] for r, xs in by_rank(before_the_wait(s)).items()}
+    kinds = list(dict.fromkeys(x.words for xs in calls.values() for x in xs))[:_MOST_KINDS]
+    for a, b in combinations(kinds, 2):
+        told = {r: found for r, xs in calls.items() if (found := [x for x in xs if x.words in (a, b)])}
+        counts = {tuple(sorted(Counter(x.words for x in xs).items())) for xs in told.values()}
+        sides = grouped((tuple(x.words for x in xs), r) for r, xs in told.items())
+        if len(counts) == 1 and len(next(iter(counts))) == 2 and len(sides) == _LEAST_RANKS:
+            few, many = sorted(sides.values(), key=len)
+            at = next(i for i, (x, y) in enumerate(zip(told[few[0]], told[many[0]], strict=True)) if x.words != y.words)
+            lines = [x for r in (few[0], many[0]) for x in told[r][at : at + 2]]
+            return Apart(tuple(sorted(few)) if len(few) < len(many) else (), lines)
+    return None
+
+
+def leaves_the_pass(s: Situation, odd: Sequence[TimedOut], others: Sequence[TimedOut]) -> bool:
+    """Whether some ranks are done with their pass over the data where the others make one call of it: they say so, or few steps were left.
+
+    Who gathers parameters as the others do, but of another module, is in the same pass. Rank 0 alone may do something of its own near the end.
+    """
+    if {x.op for x in odd} & {x.op for x in others if "GATHER" in x.op}:
+        return False
+    if _ends_pass(s, {x.rank for x in odd if x.rank is not None}):
+        return True
+    is_small = all(0 < (x.numel_in or 0) <= _SMALL for x in odd) and {x.rank for x in odd} != {0}
+    reduces = all("REDUCE" in x.op and (x.numel_in or 0) >= BUCKET_ELEMENTS for x in others)
+    return is_small and reduces and is_near_its_end(s.events)
+
+
+def _ends_pass(s: Situation, wanted: Collection[int]) -> bool:
     """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said."""
-    of_ranks, wanted = by_rank(own_lines(s)), set(ranks)
+    of_ranks = by_rank(own_lines(s))
     said = by_words(of_ranks)
     last = [xs[-1].words for r in wanted if (xs := of_ranks.get(r))]
-    return len(last) == len(wanted) and all(_ENDS_PASS.search(words) and said[words].keys() <= wanted for words in last)
+    return len(last) == len(wanted) and all(
+        _ENDS_PASS.search(words) and said[words].keys() <= set(wanted) for words in last
+    )
 
 
 class Unlike(NamedTuple):

@@ -48,7 +48,27 @@ _ONE_SKIPS = (
     "world size 4\n[rank0] step 11\n2026-06-09 11:10 | WARNING | app | [rank 3] NoAnchors: too short, skipping it\n"
 )
 
+_TWO_CALLS = ("all_gather of the indices", "all_reduce of the loads")
+
+
+def _in_turn(*turned: int, calls: tuple[str, ...] = _TWO_CALLS, less: int = 0) -> str:
+    """Two calls that each rank tells before it makes them, twice; some ranks turn them around the second time. `less`: rank 0 comes to fewer."""
+    orders = {r: [*calls, *(reversed(calls) if r in turned else calls)] for r in _ALL}
+    orders[0] = orders[0][: 4 - less]
+    return "".join(f"[rank{r}] {text}\n" for r, texts in orders.items() for text in texts)
+
+
 CASES = {
+    "told-in-another-order": (
+        Fires(log_case(_in_turn(2) + _WAIT), (2,)),
+        Fires(log_case(_in_turn(1, 3) + _WAIT), ()),
+        Quiet(log_case(_in_turn() + _WAIT), "one order on all ranks"),
+        Quiet(
+            log_case(_in_turn(1, 3, calls=("send to it", "recv of it")) + _WAIT),
+            "partners send and receive in opposite orders",
+        ),
+        Quiet(log_case(_in_turn(less=1) + _WAIT), "a rank has not come to the second call"),
+    ),
     "skipped-by-some": (
         Fires(log_case(_PLAN + _SKIPPED + _WAIT), (2,)),
         Fires(log_case(_ONE_SKIPS + _WAIT.rpartition("[rank3]")[0]), (3,)),

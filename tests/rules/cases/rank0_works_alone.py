@@ -52,6 +52,13 @@ CASES = {
         Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
         Fires(log_case("INFO Saving model checkpoint to out\n" + timeouts((4, 28956, "ALLREDUCE", 1))), (0,)),
         Fires(log_case(_BESIDE_A_STALL), (0,)),
+        Quiet(
+            log_case(
+                "Saving model checkpoint to out\nrank 0:\n    barrier (torch/distributed/distributed_c10d.py:2776)\n    evaluate (run.py:226)\n"
+                + timeouts((4, 28956, "ALLREDUCE", 1))
+            ),
+            "its stack shows that it waits itself",
+        ),
         Fires(log_case(_BAR.format(70, 34947, "10:21")), (0,)),
         Fires(log_case("world size 3\n" + timeouts((1, 460631, "ALLREDUCE", 1), (2, 460631, "ALLREDUCE", 1))), (0,)),
         Quiet(

@@ -15,6 +15,24 @@ rank 1:
     step (app/train.py:40)
 """
 
+# Two ranks in one place, and in two places.
+_TWO_AWAY = _PASTED + "rank 2:\n    grade (app/reward.py:35)\n    step (app/train.py:40)\n"
+_TWO_PLACES = _TWO_AWAY.replace("grade (app/reward.py:35)", "log (app/board.py:9)")
+
+# A worker of vLLM is not idle where its loop has called something.
+_UNDER_VLLM = """\
+Process 288: VLLM::Worker_TP0
+Thread 288 (active): "MainThread"
+    run (app/kernels.py:702)
+    sample_tokens (vllm/v1/worker/gpu_model_runner.py:3902)
+    worker_busy_loop (vllm/v1/executor/multiproc_executor.py:736)
+Process 311: VLLM::Worker_TP1
+Thread 311 (active): "MainThread"
+    all_gather_into_tensor (torch/distributed/distributed_c10d.py:4201)
+    sample_tokens (vllm/v1/worker/gpu_model_runner.py:3877)
+    worker_busy_loop (vllm/v1/executor/multiproc_executor.py:736)
+"""
+
 _UNDER_RAY = """\
 (Worker rank=0 pid=710, ip=10.0.0.4) scored 15 answers
 (Worker rank=1 pid=711, ip=10.0.0.4) ready
@@ -58,6 +76,9 @@ _COMM = dict.fromkeys((0, 2, 3), "main:10>~comm")
 CASES = {
     "rank-stuck-in-user-code": (
         Fires(log_case(_PASTED), (1,), 33),
+        Fires(log_case(_TWO_AWAY), (1, 2), 33),
+        Quiet(log_case(_TWO_PLACES), "several ranks elsewhere, each in another place"),
+        Fires(log_case(_UNDER_VLLM), (0,), 702),
         Fires(log_case(_LOST_ALARM), (0,)),
         Fires(log_case(_UNDER_RAY), (1,), 31),
         Quiet(log_case(_UNDER_RAY.split("$ py-spy dump --pid 502")[0]), "no driver is seen to wait"),

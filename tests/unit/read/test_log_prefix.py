@@ -93,6 +93,12 @@ def test_the_rank_in_the_head_of_icefalls_logger() -> None:
     assert (only(line).rank, only("see INFO [a.py] (3/8) of it").rank) == (3, None)
 
 
+def test_the_rank_before_the_lines_of_allennlps_workers() -> None:
+    read = lines(*(f"{r} | 2020-11-14 13:29:1{r},510 - INFO - trainer - Epoch 8/49" for r in (0, 1, 0, 1)))
+    assert [line.rank for line in read] == [0, 1, 0, 1]
+    assert not any(line.text.startswith(("0 |", "1 |")) for line in read)
+
+
 def test_stacked_prefixes_in_any_order() -> None:
     stamp, pod, rank = "2025-02-18T02:54:01.5Z ", "[pod/w-3/pytorch] ", "[rank9]: "
     for stack in ((stamp, pod, rank), (pod, stamp, rank), (pod, "[default1]:", stamp, rank)):

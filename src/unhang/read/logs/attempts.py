@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from unhang.model import LogEvent, LogLine, RaisedError, Unavailable
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.read.launchers import has_others_at_work
 from unhang.read.logs import all_patterns, events_of, is_echo, table
 
 # How a log shows in its program's own words that the job came to its end: a code that the shell was asked for, a summary of tests, a last word, a full count.
@@ -303,7 +304,7 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     marks_found = [
         e for e in events if e.order >= final and e.order > last and (e.kind == _OF_WORKERS or e.kind in _OF_TRAINING)
     ]
-    if killed_at_work(events):
+    if killed_at_work(events) or has_others_at_work(events):
         return None
     if last < 0:
         marks_found += [e for e in events if e.order >= final and e.kind == _OF_A_PROCESS]

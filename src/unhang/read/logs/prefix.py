@@ -20,6 +20,7 @@ _ROLE_RANK = re.compile(r"\[[a-z][a-z_-]{0,30}?(\d{1,5})\]:")
 # With nothing but a list behind it, it is Horovod's of the tensors that a rank misses.
 _SRUN = re.compile(r" {0,6}(\d{1,7}): (?!\[[^\[\]]*\]?\s*$)")
 _HYDRA = re.compile(r"\[(\d{1,6})\] ")
+_RANK_BAR = re.compile(r"(\d{1,5}) \| (?=\d{4}-\d\d-\d\d \d\d:)")  # of AllenNLP's workers
 _BARE_LOCAL = re.compile(r"\[(\d{1,5})\]:(?=.)")
 _TORCHX = re.compile(r"[a-z]\w{0,30}/(\d{1,5}) ")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,100}):(?: |$)")
@@ -86,6 +87,7 @@ FORMS = (
     Form(_INDENTED, 0.8, "", _are_pods),
     Form(_SRUN, 0.9, "task", _are_tasks, in_a_row=True),
     Form(_HYDRA, 0.9, "task", _are_several_tasks),
+    Form(_RANK_BAR, 0.5, "task", _are_tasks, in_a_row=True),
     Form(_BARE_LOCAL, 0.8, "local_rank", _are_tasks, in_a_row=True),
     Form(_ROLE_RANK, 0.6, "local_rank", _are_tasks),
     Form(_TORCHX, 0.8, "local_rank", _are_tasks),
@@ -203,9 +205,7 @@ _LOGGER_TIME = re.compile(
     r"(?:\[(?:NeMo )?[DIWEFC] ?(?=\d)|\[[A-Za-z][\w|.: -]{0,60}\][ :]{0,3}|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]{1,4})(?=\[?\d)\[?"
 )
 
-
-_CLOCK_SHARE = 0.8
-_ROUNDS = 3
+_CLOCK_SHARE, _ROUNDS = 0.8, 3
 
 
 class PrefixReader:

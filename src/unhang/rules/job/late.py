@@ -11,7 +11,7 @@ from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import missing_by_lines
 from unhang.analyze.leaving import destroyed_before, swallowed_by
-from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
+from unhang.analyze.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
 from unhang.analyze.told_apart import a_round_behind, lacks_data
@@ -252,8 +252,8 @@ def _away_by_stacks(s: Situation) -> Iterator[Found]:
     waiting = [d for d in doings if d.ranks and (d.kind == "collective" or (d.kind == "idle" and has_driver))]
     doings = tuple(d for d in doings if d.ranks or not has_driver)
     lost = _lost_alarm(s)
-    if len({d.ranks for d in away}) == 1 and len(away) + len(waiting) == len(doings) and waiting:
-        ranks, frame = away[0].ranks, away[0].caller
+    if len({_place(d) for d in away}) == 1 and len(away) + len(waiting) == len(doings) and waiting:
+        ranks, frame = tuple(sorted({r for d in away for r in d.ranks})), away[0].caller
         evidence, confidence, say = tuple(map(w.stack_of, (*away[:3], *waiting[:3]))), 0.82, f"{away[0].kind}_by_stacks"
     elif lost and not doings:
         ranks, frame, evidence, confidence, say = _silent_rank(s), None, quote(lost), 0.62, "alarm"
@@ -265,11 +265,17 @@ def _away_by_stacks(s: Situation) -> Iterator[Found]:
         "who": who,
         "at": w.at(frame),
         "peers": peers,
+        "are": w.verb(ranks or (0,), "⟨is|was⟩ in its", "⟨are|were⟩ in their"),
         "stand": f"wait for the next task of their driver, which waits for {who}"
         if idle
         else f"wait in a collective, to which {who} did not come",
     }
     yield Found(confidence, ranks, evidence, words, say, ("bound anything", "no timeout"), location=frame)
+
+
+def _place(d: Doing) -> tuple[int, ...] | tuple[str, str]:
+    """What several ranks have in common that are away together: their kind, and the function of the program. A lock is each rank's own."""
+    return d.ranks if d.kind == "lock" or d.caller is None else (d.caller.file, d.caller.function)
 
 
 def _lost_alarm(s: Situation) -> Sequence[LogEvent]:

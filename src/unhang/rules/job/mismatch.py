@@ -15,7 +15,7 @@ from unhang.analyze.log_progress import failed_by_itself
 from unhang.analyze.open_calls import CPU_GENERATOR
 from unhang.analyze.pasted import threads_apart
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import ends_pass, rounds_apart
+from unhang.analyze.told_apart import leaves_the_pass, rounds_apart
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, OF_THE_DATA, OF_THE_PROGRAM, PAD, SEE_IT
@@ -98,7 +98,7 @@ def _apart(s: Situation, waits: Sequence[logged_calls.TimedOut], values: dict[in
         was = w.verb(odd, "was", "were")
         sides = f"{w.name_ranks(odd)} {was} in {call[odd[0]]}, {w.name_ranks(others)} in {call[others[0]]}"
     is_generator = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
-    begins_epoch = is_generator or (bool(odd) and ends_pass(s, odd))
+    begins_epoch = is_generator or (bool(odd) and leaves_the_pass(s, [call[r] for r in odd], [call[r] for r in others]))
     threads, rounds = (threads_apart(s, odd, others), rounds_apart(s, odd, others)) if odd else ({}, ())
     is_uneven = begins_epoch or bool(rounds)
     return Found(

@@ -70,6 +70,14 @@ def in_another_branch(s: Situation, apart: told_apart.Apart) -> Found:
     return _of(s, apart, 0.75, fixes=OF_THE_PROGRAM, collective={"op": wait.op, "seq": wait.seq})
 
 
+@_told_by("told-in-another-order", told_apart.in_another_order)
+def told_in_another_order(s: Situation, apart: told_apart.Apart) -> Found:
+    """The fewer ranks; each of two calls needs all."""
+    first, other = (x.said[:MOST_WORDS] for x in apart.lines[:2])
+    who = w.name_ranks(apart.ranks) if apart.ranks else f"rank {apart.lines[0].rank}"
+    return _of(s, apart, 0.72, most=2, words={"who": who, "first": first, "other": other}, fixes=OF_THE_PROGRAM)
+
+
 @_told_by(
     "call-of-a-few", lambda s: None if work_before_the_wait(s.events) is not None else told_apart.few_in_a_call(s)
 )

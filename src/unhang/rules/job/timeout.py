@@ -9,10 +9,20 @@ from dataclasses import replace
 from unhang.analyze import log_progress
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
-from unhang.analyze.going_on import Known, may_wait, missing_by_lines, silent_ranks, turned_to, uneven_amounts, works_on
+from unhang.analyze.going_on import (
+    Known,
+    bars_of_unlike_length,
+    may_wait,
+    missing_by_lines,
+    silent_ranks,
+    turned_to,
+    uneven_amounts,
+    works_on,
+)
 from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
+from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent
+from unhang.model import LogEvent, grouped
 from unhang.rules import wording as w
 from unhang.rules.advice import (
     EQUAL_BATCHES,
@@ -23,9 +33,10 @@ from unhang.rules.advice import (
     SEE_IT,
 )
 from unhang.rules.base import Found, Names, rule
+from unhang.rules.failure import name_or
 from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
-_SMALL = 1024
+_SMALL, _MOST_SIDES = 1024, 3
 _ENDED_THERE = ("store.unique_id", "ending.cancelled", "python.interrupted", "elastic.death_signal")
 _LATE_WATCHDOG = 1.5
 
@@ -52,6 +63,12 @@ def no_data_left(s: Situation) -> Iterator[Found]:
 def uneven_amounts_of_ranks(s: Situation) -> Iterator[Found]:
     """If the ranks said that they have unlike amounts of data, and some of them, not all, waited in one call until their limit."""
     waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
+    if bars := bars_of_unlike_length(s) if first_error(s) is None else ():
+        short = silent_ranks(s)
+        told = {"who": name_or(short, "a rank"), "have": w.verb(short or (0,), "has", "have")}
+        told |= {"least": bars[0]["total"], "most": bars[-1]["total"]}
+        yield Found(0.8, short, quote([*bars, *lines_of(waits)[:2]]), told, "bars", fixes=OF_THE_DATA, victims=ranks)
+        return
     amounts = uneven_amounts(s) if waits and len({(x.op, x.seq) for x in waits if x.op}) == 1 else ()
     least = min((a.amount for a in amounts), default=0)
     short = tuple(a.rank for a in amounts if a.amount == least)
@@ -185,7 +202,8 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     ):
         return
     blamed = [n for n, _ in _missed(s)]
-    if blamed and who not in blamed:
+    waits_itself = any(d.kind == "collective" and who in d.ranks for d in doings_of(s))
+    if waits_itself or (blamed and who not in blamed):
         return
     work = busy or log_progress.work_before_the_wait(s.events) or _foreign_bar(s, waits) or turned_to(s)
     if work is not None and (_all_take_part(s, work, waits) or _goes_on_for_all(s, work)):
@@ -304,9 +322,12 @@ def timeout_unexplained(s: Situation) -> Iterator[Found]:
         return
     missing, why, lines = _missing(s)
     waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
-    who = w.name_ranks(ranks) if ranks else "a rank"
+    sides = grouped((str(x), x.rank) for x in waits if x.rank is not None)
+    waited = [f"{w.name_ranks(sorted(set(of)))} waited in {call}" for call, of in sides.items()]
+    if len(waited) > _MOST_SIDES:
+        waited = [*waited[:_MOST_SIDES], "others elsewhere"]
     words = {
-        "who": f"{who} waited in {waits[0]}" if waits else "a rank waited",
+        "who": "; ".join(waited) or (f"a rank waited in {waits[0]}" if waits else "a rank waited"),
         "missing": f"{w.name_ranks(missing)} {why}" if missing else "the log does not say who was missing",
         "remarks": "".join(f"{remark} " for remark in _remarks(s)),
     }
