@@ -20,10 +20,12 @@ _MANY_A_TASK = re.compile(
 _SAID_RANK = re.compile(
     r"\bworld_size[=: ]{1,2}\d{1,7},? rank[=: ]{1,2}(\d{1,7})\b|\b[Rr]ank[ =:]{1,2}(\d{1,7}) ?(?:/|of|out of|in world size) ?\d"
     r"|\bGLOBAL_RANK: (\d{1,7}), MEMBER|\brank[=: ]{1,2}(\d{1,7})[\])]?,? world[_ ]size[=: ]{1,2}\d"
-    r"|(?:^| )\[(?:[Rr]ank|RANK)[ :=-]?(\d{1,7})\] "
+    r"|(?:^| )\[(?:[Rr]ank|RANK)[ :=-]?(\d{1,7})\]:? "
 )
 _SPY_HEAD = re.compile(r"^\s*Process (\d{1,9}): \S")
 _SPY_PART = re.compile(r"^(?:\s*$|\s+\S|Python v\d|Thread )")
+_ACTOR_PID = re.compile(r"^\s+pid: (\d{1,9})\s*$")
+_ACTOR_PART = re.compile(r"^\s+(?:name|namespace|ip): |^The actor ")
 _PARTS_OF_ONE = "enable_dp_attention=True"
 _LEAST_PARTS = 3
 MAX_COLUMN, MAX_COMPARED = 512, 200
@@ -91,13 +93,16 @@ class RankBook:
 
 
 def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
-    """A stack that py-spy wrote is of the rank whose number of a process it names, where other lines tell which that is."""
+    """What is told of another process is of its rank, where other lines tell which that is: a stack that py-spy wrote, what Ray lists of an actor that died."""
     rank: int | None = None
+    part = _SPY_PART
     for head in heads:
         is_bare = head.pid is None and head.rank is None and not head.torch_ranks
         if is_bare and "Process " in head.body and (match := _SPY_HEAD.match(head.body)):
-            rank = book.rank_of_pid(int(match[1]))
-        elif rank is not None and not (is_bare and _SPY_PART.match(head.body)):
+            rank, part = book.rank_of_pid(int(match[1])), _SPY_PART
+        elif is_bare and "pid: " in head.body and (match := _ACTOR_PID.match(head.body)):
+            rank, part = book.rank_of_pid(int(match[1])), _ACTOR_PART
+        elif rank is not None and not (is_bare and part.match(head.body)):
             rank = None
         if rank is not None:
             head.rank = rank
