@@ -99,6 +99,22 @@ ray.exceptions.RayActorError: The actor died unexpectedly before finishing this 
 The actor is dead because its node has died. Node Id: 677df2a9020c5db4
 """
 
+# The raylet names the process.
+_RAYLET = """\
+(W pid=6420, ip=10.0.0.3) [rank 12] epoch 3 step 840 loss 0.2413
+(W pid=5233, ip=10.0.0.5) [rank 4] epoch 3 step 840 loss 0.2391
+(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker port: 10185 Worker PID: 6420 Worker exit type: SYSTEM_ERROR{}
+"""
+
+# What Ray Train lists when it has started its workers.
+_LISTED = """\
+(TrainController pid=401) Started training worker group of size 2:
+(TrainController pid=401) - (ip=10.0.0.3, pid=6420) world_rank=1, local_rank=0, node_rank=1
+(TrainController pid=401) - (ip=10.0.0.5, pid=5233) world_rank=0, local_rank=0, node_rank=0
+(RayTrainWorker pid=5233, ip=10.0.0.5) epoch 3 step 840 loss 0.2391
+(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 6420 Worker exit type: SYSTEM_ERROR
+"""
+
 # The word of an agent whose store is on another node.
 _AGENT = (
     "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'node-b_3427_0' has failed to {} the rendezvous '1' "
@@ -219,6 +235,9 @@ CASES = {
         Quiet(log_case(_VLLM.format(-15)), "the launcher's SIGTERM, as an engine that serves tells of it"),
         Fires(log_case(_VLLM_V1.format("")), (1,), cause="unknown"),  # how it ended is not told
         Fires(log_case(_NODE_LOST), (12,)),
+        Fires(log_case(_RAYLET.format("")), (12,), cause="unknown"),
+        Fires(log_case(_LISTED), (1,), cause="unknown"),
+        Fires(log_case(_RAYLET.format(" [repeated 3x across cluster]")), (), cause="unknown"),
         Fires(log_case(f"step 9 loss 2.1\n{_BEAT}{_ENDS}{_BYE}{_UNREACHED}"), ()),
         Quiet(
             log_case(f"step 9 loss 2.1\n{_BYE}{_UNREACHED}"),
