@@ -101,9 +101,7 @@ def _crash_in_log(s: Situation) -> Found | None:
     ranks = crashed or ranks_in(lines) or rank_of_actor(s) or ranks_in(s.events.of("ending.shard")[:1])
     seen = [EvidenceLine(f"rank {r} exit", f"code {end.code}, seen by the launcher", end.line) for r in crashed if end]
     is_felt = s.events.has(*_PEER_LOST, "ending.spawned") or any(is_communication_error(e.error) for e in errors_of(s))
-    for_it = (
-        bool(lines) and not lines[0]["untold"] and any(e.order >= lines[0].order for e in s.events.of("ending.others"))
-    )
+    for_it = any(lines and not lines[0]["untold"] and e.order >= lines[0].order for e in s.events.of("ending.others"))
     say = "node" if any(e["node"] for e in lines) else "store" if lost else "others" if for_it and not is_felt else ""
     is_root = bool(say) or for_it or (is_felt and bool(ranks))
     return Found(
