@@ -28,7 +28,10 @@ _SAMPLE = 2000
 Where = Callable[[int], Source]
 """Where the line of a number stands."""
 
-_SPAWN_RANK = re.compile(r"-- Process (\d{1,7}) terminated with the following error:")
+# Before a traceback: by torch's spawn, and by Ray Train's controller.
+_SPAWN_RANK = re.compile(
+    r"-- Process (\d{1,7}) terminated with the following error:|^\[Rank (\d{1,7})(?: Error Snippet)?\]:?\s*$"
+)
 _RAY_TASK = re.compile(r"RayTaskError(?:\([\w.]+\))?: .*\(pid=(\d{1,9})\b")
 
 
@@ -249,7 +252,7 @@ class _Parts:
         if reader is None:
             reader = self._readers[writer] = TracebackReader(many_lines=writer is not None, owner=rank)
         if spawned := _SPAWN_RANK.search(line):
-            reader.owner = int(spawned[1])
+            reader.owner = int(spawned[1] or spawned[2])
         elif rank is None and "RayTaskError" in line:  # what follows was raised in the process that it names
             asked = _RAY_TASK.search(line)
             reader.owner = self._book.rank_of_pid(int(asked[1])) if asked else None

@@ -16,6 +16,13 @@ CASES = {
         Fires(log_case("\n".join(_TWICE.format(r, 0) for r in (1, 2))), (0, 1, 2)),
         Fires(log_case(f"[rank6]: Traceback (most recent call last):\n[rank6]: {_ORDINAL}"), (6,)),
         Fires(make_case({}, errors={3: f"{_ORDINAL}@main:9"}, hang=None, exit_code=1), (3,)),
+        Fires(
+            log_case(
+                'Traceback (most recent call last):\n  File "train.py", line 5, in <module>\n'
+                "    assert torch.cuda.device_count() > local_rank\nAssertionError\n"
+            ),
+            (),
+        ),
         Quiet(
             log_case(
                 "[W ProcessGroupNCCL.cpp:1856] [Rank 3] using GPU 3 to perform barrier as devices used by this process are currently unknown."

@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
 
+# The ranks meet by a file, and NCCL is refused at an address of nobody, or of one of them.
+_BY_FILE = "init_method=file:///home/u/exp/ddp_init rank 1 of 4\n"
+_BOOTSTRAP = "node-a:3:3 [0] NCCL INFO Bootstrap : Using eth0:10.1.0.4<0>\n"
+_REFUSED = "node-a:3:9 [0] include/socket.h:390 NCCL WARN Connect to 10.1.0.9<21724> failed : Connection refused\n"
+
 CASES = {
     "network-interface": (
         Fires(
@@ -103,6 +108,9 @@ CASES = {
             ),
             "a peer that listens a little later",
         ),
+        Fires(log_case(f"{_BY_FILE}{_BOOTSTRAP}{_REFUSED}"), (), cause="stale-store"),
+        Fires(log_case(f"{_BOOTSTRAP}{_REFUSED}"), ()),
+        Fires(log_case(f"{_BY_FILE}{_BOOTSTRAP.replace('10.1.0.4', '10.1.0.9')}{_REFUSED}"), ()),
         Quiet(
             log_case(
                 "node-a:3:3 [0] misc/ibvwrap.cc:61 NCCL INFO Failed to open libibverbs.so[.1]\nNET/IB : No device found.\n"

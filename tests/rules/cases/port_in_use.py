@@ -40,6 +40,12 @@ CASES = {
         Fires(log_case("RuntimeError: The server socket has failed to listen ... port: 29500 ... EADDRINUSE"), ()),
         Fires(log_case(f"Start training ...\n{_BIND}\n{_LISTEN}"), ()),
         Fires(log_case(_OWN_STORE), (0,)),
+        Fires(
+            log_case(
+                "step 9 loss 9.5\nnode-a:1:1 [0] misc/socket.cc:409 NCCL WARN Call to bind failed: Address already in use"
+            ),
+            (),
+        ),
         Fires(log_case(f"{_CALLS}\n{_REFUSED}"), (), cause="launcher-misuse"),
         Fires(log_case(f"{_EACH_ITS_OWN}\n{_REFUSED}"), (), cause="port-in-use"),
         Fires(log_case(f"{_CALL}\nepoch 1 step 10 loss 2.31\n{_CALL}\n{_REFUSED}"), (), cause="port-in-use"),

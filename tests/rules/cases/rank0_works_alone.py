@@ -47,6 +47,13 @@ _BESIDE_A_STALL = (
     + "[1,0]<stdout>:[0] tiles 300/900\n"
 )
 
+_COMPILES = "[2025-12-26 08:51:31 DP0 TP0 EP0] Entering DeepGEMM JIT Pre-Compile session. It may take a long time\n"
+_WARMUP = "DeepGEMM warmup: {}%|###      | 6061/16384 [09:58<17:02, 10.09it/s]\n"
+_NO_ID = (
+    "torch.distributed.DistBackendError: [10] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store "
+    "by key '0', but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0\n"
+)
+
 CASES = {
     "rank0-works-alone": (
         Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
@@ -207,6 +214,10 @@ CASES = {
             log_case("Running validation...\n" + timeouts((1, 3271, "BROADCAST", 2984960), (3, 3271, "BROADCAST", 9))),
             "all may evaluate, and it is no barrier",
         ),
+        Fires(log_case(f"{_COMPILES}{_NO_ID}"), (0,)),
+        Fires(log_case(f"{_COMPILES}{_WARMUP.format(37)}{_NO_ID}"), (0,)),
+        Quiet(log_case(f"{_COMPILES}{_WARMUP.format(100)}{_NO_ID}"), "it is prepared"),
+        Quiet(log_case(f"{_COMPILES}step 9 loss 2.1\n{_NO_ID}"), "it trained on after the work"),
         Quiet(
             log_case("INFO Saving model checkpoint to out\n" + timeouts((0, 140, "ALLREDUCE", 1))),
             "rank 0 itself waits",

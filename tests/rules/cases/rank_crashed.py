@@ -86,6 +86,46 @@ _STEP, _ACTOR = (
     "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
 )
 
+_VLLM_V1 = "{}ERROR [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting down executor.\n"
+
+# What Ray lists of an actor tells its process, and other lines tell which rank that is.
+_NODE_LOST = """\
+(RayTrainWorker pid=6420, ip=10.0.0.3) [rank 12] epoch 3 step 840 loss 0.2413
+(RayTrainWorker pid=5233, ip=10.0.0.5) [rank 4] epoch 3 step 840 loss 0.2391
+ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.
+\tclass_name: RayTrainWorker
+\tpid: 6420
+\tip: 10.0.0.3
+The actor is dead because its node has died. Node Id: 677df2a9020c5db4
+"""
+
+# The raylet names the process.
+_RAYLET = """\
+(W pid=6420, ip=10.0.0.3) [rank 12] epoch 3 step 840 loss 0.2413
+(W pid=5233, ip=10.0.0.5) [rank 4] epoch 3 step 840 loss 0.2391
+(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker port: 10185 Worker PID: 6420 Worker exit type: SYSTEM_ERROR{}
+"""
+
+# What Ray Train lists when it has started its workers.
+_LISTED = """\
+(TrainController pid=401) Started training worker group of size 2:
+(TrainController pid=401) - (ip=10.0.0.3, pid=6420) world_rank=1, local_rank=0, node_rank=1
+(TrainController pid=401) - (ip=10.0.0.5, pid=5233) world_rank=0, local_rank=0, node_rank=0
+(RayTrainWorker pid=5233, ip=10.0.0.5) epoch 3 step 840 loss 0.2391
+(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 6420 Worker exit type: SYSTEM_ERROR
+"""
+
+# The word of an agent whose store is on another node.
+_AGENT = (
+    "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'node-b_3427_0' has failed to {} the rendezvous '1' "
+    "due to an error of type RendezvousConnectionError.\n"
+)
+_BEAT, _BYE = _AGENT.format("send a keep-alive heartbeat to"), _AGENT.format("shutdown")
+_ENDS = "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 3494 closing signal SIGTERM\n"
+_UNREACHED = (
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.\n"
+)
+
 CASES = {
     "rank-crashed": (
         Fires(
@@ -193,5 +233,20 @@ CASES = {
         Fires(log_case(_TGI), (1,)),
         Fires(log_case(_VLLM.format(-9)), ()),
         Quiet(log_case(_VLLM.format(-15)), "the launcher's SIGTERM, as an engine that serves tells of it"),
+        Fires(log_case(_VLLM_V1.format("")), (1,), cause="unknown"),  # how it ended is not told
+        Fires(log_case(_NODE_LOST), (12,)),
+        Fires(log_case(_RAYLET.format("")), (12,), cause="unknown"),
+        Fires(log_case(_LISTED), (1,), cause="unknown"),
+        Fires(log_case(_RAYLET.format(" [repeated 3x across cluster]")), (), cause="unknown"),
+        Fires(log_case(f"step 9 loss 2.1\n{_BEAT}{_ENDS}{_BYE}{_UNREACHED}"), ()),
+        Quiet(
+            log_case(f"step 9 loss 2.1\n{_BYE}{_UNREACHED}"),
+            "the first node had done its work: only the last word to its store finds nobody",
+        ),
+        Quiet(
+            log_case(f"{_SEGFAULT.replace('-11', '1')}{_BEAT}{_ENDS}{_BYE}{_UNREACHED}"),
+            "a worker of this node had failed before",
+        ),
+        Quiet(log_case(_VLLM_V1.format("^C") + "INFO:     Shutting down\n"), "somebody ended the server"),
     ),
 }

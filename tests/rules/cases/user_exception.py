@@ -70,8 +70,19 @@ Original Traceback (most recent call last):
 RuntimeError: CUDA error: initialization error
 """
 
+# Ray Train's controller tells whose exception it is.
+_OF_A_CONTROLLER = """\
+(TrainController pid=401) Terminating training worker group after encountering failure(s) on 1 worker(s):
+(TrainController pid=401) [Rank 3]
+(TrainController pid=401) Traceback (most recent call last):
+(TrainController pid=401)   File "/app/train.py", line 40, in train_func
+(TrainController pid=401)     batch = next(rows)
+(TrainController pid=401) ValueError: bad row in shard 7
+"""
+
 CASES = {
     "user-exception": (
+        Fires(log_case(_OF_A_CONTROLLER), (3,), 40),
         Fires(
             make_case({}, errors={1: "ValueError: corrupt@main:9>load:31", 0: _ECHO, 2: _ECHO}, hang=None, exit_code=1),
             (1,),

@@ -24,6 +24,16 @@ CASES = {
         Fires(log_case("ImportError: /opt/env/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"), ()),
         Fires(log_case(_OFI), ()),
         Fires(log_case(f"{_WARNED}RuntimeError: NCCL Error 1: unhandled cuda error"), ()),
+        Fires(
+            log_case(
+                'Traceback (most recent call last):\n  File "/opt/site-packages/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", line 56, '
+                "in next_rendezvous\n    multi_tenant=True,\n"
+                "TypeError: __init__(): incompatible constructor arguments. The following argument types are supported:\n"
+                "    1. torch._C._distributed_c10d.TCPStore(host_name: str, port: int, world_size: int, is_master: bool)\n\n"
+                "Invoked with: '127.0.0.1', 29500, 1, True, datetime.timedelta(0, 900); kwargs: multi_tenant=True\n"
+            ),
+            (),
+        ),
         Quiet(log_case("NCCL version 2.19.3+cuda12.3\nNCCL version 2.19.3+cuda12.3"), "one version"),
         Quiet(
             log_case("NCCL error in: ProcessGroupNCCL.cpp:1727, internal error, NCCL version 2.19.3"),

@@ -20,10 +20,16 @@ _MANY_A_TASK = re.compile(
 _SAID_RANK = re.compile(
     r"\bworld_size[=: ]{1,2}\d{1,7},? rank[=: ]{1,2}(\d{1,7})\b|\b[Rr]ank[ =:]{1,2}(\d{1,7}) ?(?:/|of|out of|in world size) ?\d"
     r"|\bGLOBAL_RANK: (\d{1,7}), MEMBER|\brank[=: ]{1,2}(\d{1,7})[\])]?,? world[_ ]size[=: ]{1,2}\d"
-    r"|(?:^| )\[(?:[Rr]ank|RANK)[ :=-]?(\d{1,7})\] "
+    r"|(?:^| )\[(?:[Rr]ank|RANK)[ :=-]?(\d{1,7})\]:? "
 )
 _SPY_HEAD = re.compile(r"^\s*Process (\d{1,9}): \S")
 _SPY_PART = re.compile(r"^(?:\s*$|\s+\S|Python v\d|Thread )")
+_ACTOR_PID = re.compile(r"^\s+pid: (\d{1,9})\s*$")
+_LISTED = re.compile(r"\s*- \([^()]{0,160}\bpid=(\d{1,9})\) world_rank=(\d{1,7}), local_rank=")
+# The raylet's word on one worker; a line that stands for several names one of them.
+_DEAD_WORKER = re.compile(r"\bWorker PID: (\d{1,9}) (?!.*\[repeated \d)")
+_NOTHING = re.compile(r"(?!)")
+_ACTOR_PART = re.compile(r"^\s+(?:name|namespace|ip): |^The actor ")
 _PARTS_OF_ONE = "enable_dp_attention=True"
 _LEAST_PARTS = 3
 MAX_COLUMN, MAX_COMPARED = 512, 200
@@ -44,7 +50,7 @@ class RankBook:
         self._locals = _ranks_of_locals(heads, self._outer_is_local)
         self._pids: dict[Hashable, int] = {**_ranks_of_devices(heads), **_ranks_of_pids(heads)}
         self._said = _ranks_said(heads)
-        self._given_pids = ranks_by_pid
+        self._given_pids = {**_ranks_listed(heads), **ranks_by_pid}
         self._replicas_are_parts = _are_parts_of_one(heads)
 
     def rank(self, head: Head) -> int | None:
@@ -91,13 +97,18 @@ class RankBook:
 
 
 def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
-    """A stack that py-spy wrote is of the rank whose number of a process it names, where other lines tell which that is."""
+    """What is told of another process is of its rank, where other lines tell which that is: a stack that py-spy wrote, what Ray says of a worker that died."""
     rank: int | None = None
+    part = _SPY_PART
     for head in heads:
         is_bare = head.pid is None and head.rank is None and not head.torch_ranks
         if is_bare and "Process " in head.body and (match := _SPY_HEAD.match(head.body)):
-            rank = book.rank_of_pid(int(match[1]))
-        elif rank is not None and not (is_bare and _SPY_PART.match(head.body)):
+            rank, part = book.rank_of_pid(int(match[1])), _SPY_PART
+        elif is_bare and "Worker PID: " in head.body and (match := _DEAD_WORKER.search(head.body)):
+            rank, part = book.rank_of_pid(int(match[1])), _NOTHING
+        elif is_bare and "pid: " in head.body and (match := _ACTOR_PID.match(head.body)):
+            rank, part = book.rank_of_pid(int(match[1])), _ACTOR_PART
+        elif rank is not None and not (is_bare and part.match(head.body)):
             rank = None
         if rank is not None:
             head.rank = rank
@@ -272,6 +283,15 @@ def _ranks_said(heads: Iterable[Head]) -> dict[Hashable, int]:
         if is_named and (match := _SAID_RANK.search(head.body)):
             found.setdefault((head.host, head.pid), set()).add(int(match[match.lastindex or 1]))
     return {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1}
+
+
+def _ranks_listed(heads: Iterable[Head]) -> dict[int, int]:
+    """Processes with the ranks that Ray Train lists when it has started them; none whose number two hosts have."""
+    found: dict[int, set[int]] = {}
+    for head in heads:
+        if "world_rank=" in head.body and (match := _LISTED.match(head.body)):
+            found.setdefault(int(match[1]), set()).add(int(match[2]))
+    return {pid: next(iter(ranks)) for pid, ranks in found.items() if len(ranks) == 1}
 
 
 def _are_parts_of_one(heads: Sequence[Head]) -> bool:

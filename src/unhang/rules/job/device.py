@@ -345,7 +345,7 @@ def version_mismatch(s: Situation) -> Iterator[Found]:
     """Lines that name it, else nodes of a failed job that print other versions."""
     events = s.events.of(*_UNFIT, "version.ofi_register") or _lacks_code(s) or _other_versions(s)
     if events := not_outlived(s, events):
-        confidence = sure_beside(s, 0.96 if any(e.kind in _SURELY_UNFIT for e in events) else 0.7)
+        confidence = sure_beside(s, 0.96 if any(e.kind in _SURELY_UNFIT for e in events) else 0.7, events)
         say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
         versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))
         printed = f"the nodes run different versions of NCCL: {versions}" if versions else _NOT_TOGETHER

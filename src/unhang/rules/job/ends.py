@@ -83,9 +83,9 @@ def _crash_in_log(s: Situation) -> Found | None:
     """A launcher or the process itself says how it ended, and no exception tells why.
 
     That this was where it began is said only where its rank is known, and peers say that they lost somebody, or `spawn` ended the others for it;
-    and where a launcher says itself that it ends the others for it.
+    and where a launcher says itself that it ends the others for it, or that a node is gone.
     """
-    if not is_log_only(s):
+    if not is_log_only(s) or (s.events.has("ending.shut_down") and not errors_of(s)):
         return None
     first = first_exception(s)
     if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not first.names("cause.loader_worker")):
@@ -95,22 +95,32 @@ def _crash_in_log(s: Situation) -> Found | None:
     by_hand = min((e.order for e in s.events.of("ending.by_hand")), default=len(s.case.log))
     crashes = (e for e in s.events.of(*_CRASH_LINES) if e.order < by_hand)
     lines = [e for e in crashes if _is_crash(e) and not _is_end_of_wait(e, waited)]
-    if (end is None and not lines) or (lines and went_further(s.events, lines[-1])):
+    lost = [] if end is not None or lines else _lost_the_first_agent(s)
+    if (end is None and not (lines or lost)) or (lines and went_further(s.events, lines[-1])):
         return None
     ranks = crashed or ranks_in(lines) or rank_of_actor(s) or ranks_in(s.events.of("ending.shard")[:1])
     seen = [EvidenceLine(f"rank {r} exit", f"code {end.code}, seen by the launcher", end.line) for r in crashed if end]
     is_felt = s.events.has(*_PEER_LOST, "ending.spawned") or any(is_communication_error(e.error) for e in errors_of(s))
-    for_it = bool(lines) and any(e.order >= lines[0].order for e in s.events.of("ending.others"))
-    is_root = for_it or (is_felt and bool(ranks))
+    for_it = any(lines and not lines[0]["untold"] and e.order >= lines[0].order for e in s.events.of("ending.others"))
+    say = "node" if any(e["node"] for e in lines) else "store" if lost else "others" if for_it and not is_felt else ""
+    is_root = bool(say) or for_it or (is_felt and bool(ranks))
     return Found(
         0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
         ranks,
-        (*seen, *quote(lines or s.events.of("ending."))),
+        (*seen, *quote(lines or lost or s.events.of("ending."))),
         {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end, ranks)},
-        "others" if for_it and not is_felt else "log" if is_root else "alone",
+        say or ("log" if is_root else "alone"),
         ("sender",),
         cause="" if is_root else "unknown",
     )
+
+
+def _lost_the_first_agent(s: Situation) -> list[LogEvent]:
+    """An agent that could not reach the store any more while its own workers, of which none had failed, still ran: who hosts it was gone."""
+    told = [e for e in s.events.of("elastic.agent_lost_store") if "keep-alive" in e.text]
+    ended = any(told and e.order > told[0].order for e in s.events.of("elastic.closing_signal", "ending.closing"))
+    is_alone = not s.events.has("ending.torchrun", "elastic.restarting", "elastic.death_signal", "elastic.exit_barrier")
+    return [*told, *s.events.of("elastic.rendezvous_unreachable")] if ended and is_alone else []
 
 
 def _is_crash(event: LogEvent) -> bool:

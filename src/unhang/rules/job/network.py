@@ -46,6 +46,7 @@ _OTHER = (
     "nccl.cuda_failure",
 )
 _LOOPBACK = ("127.", "::1", "localhost", "[127.")
+_WAYS = ("choose", "open", "host network", "no longer timeout")
 _LOCAL = ("169.254.", "fe80:", "172.17.0.")  # of a link or of Docker's bridge: no other node has a way there
 # Of open connections.
 _BROKEN = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
@@ -225,7 +226,18 @@ def network_interface(s: Situation) -> Found | None:
         "before": before,
         "after": after,
     }
-    return found_in(s, events, _weight(best), (), say=best.kind, words=words)
+    if old := _from_an_old_file(s, best):
+        words |= old[0].fields
+        return found_in(s, [*old, best], 0.8, (), words=words, say="file", cause="stale-store", fixes=("new file",))
+    return found_in(s, events, _weight(best), (), say=best.kind, words=words, fixes=_WAYS)
+
+
+def _from_an_old_file(s: Situation, refused: LogEvent) -> Sequence[LogEvent]:
+    """The file by which the ranks meet, where NCCL's first connection is refused at an address that nobody in the log has: an earlier run had left it there."""
+    here = {e["address"] for e in s.events.of("fabric.bootstrap_using")}
+    is_refused = refused.kind == "fabric.connect_failed" and refused["error"] == "Connection refused"
+    is_old = is_refused and refused["address"] not in {"", *here} and not refused["address"].startswith(_LOCAL)
+    return s.events.of("launchers.by_file")[:1] if is_old and here and not s.events.has("nccl.init_complete") else ()
 
 
 def named_interface(s: Situation) -> tuple[LogEvent, ...]:

@@ -58,6 +58,8 @@ def port_in_use(s: Situation) -> Iterator[Found]:
         words = {"port": f" {port}" if port else "", "number": port or "29500"}
         frame = next((frame_of(f) for f in s.failures if names_cause(text_of(f), "cause.port_taken")), None)
         found = found_in(s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=frame)
+        if all(e["any"] for e in events):
+            found = replace(found, say="any", fixes=("many",))
         yield found if found.culprits or not _is_in_rendezvous(s) else replace(found, culprits=(0,))
 
 

@@ -177,6 +177,7 @@ _SAVES_TOGETHER = re.compile(r"FSDP|ZeRO|DeepSpeed|[Ss]harded")
 _GONE = ("rdma.completion_error", "nccl.echo_peer_closed", "nccl.cuda_failure")
 _WHAT = {
     "work.preparing": "⟨prepares|prepared⟩ data",
+    "compiles": "⟨compiles|compiled⟩ kernels",
     "work.saving": "⟨saves|saved⟩",
     "work.evaluating": "⟨evaluates|evaluated⟩",
     "progress.bar": "⟨works|worked⟩ on something that the others ⟨take|took⟩ no part in",
@@ -194,11 +195,14 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     """Rank 0, where it is at work, or says nothing while the others wait in what may be a barrier; another one where it prints on."""
     waits, ranks, first, busy = s.watchdogs.timed_out, s.watchdogs.ranks, s.watchdogs.first, works_on(s)
     who = busy.rank or 0 if busy else 0
+    awaited, _, asked = _awaited_in_store(s)
+    if not waits and awaited == (who,):  # in the first call of all, where no watchdog counts yet
+        first, ranks = asked[0], tuple(sorted({e.rank for e in asked if e.rank is not None}))
     if (
         who in ranks
         or s.watchdogs.lagging[0]
         or log_progress.failed_by_itself(s.failures) is not None
-        or _failed_before(s)
+        or _failed_before(s, first)
     ):
         return
     blamed = [n for n, _ in _missed(s)]
@@ -216,7 +220,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
         confidence = (
             0.85 if is_barrier and work.kind in _WHAT else 0.7 if first is not None and work.kind in _WHAT else 0.6
         )
-        evidence = (*quote([work]), *quote(lines_of(waits), 4))
+        evidence = (*quote([work]), *quote(lines_of(waits) or asked, 4))
     elif work is None and _may_be_barrier(s, waits) and not log_progress.is_training_last(s.events):
         say, confidence, evidence = "silent", 0.6, quote(lines_of(waits))
     else:
@@ -224,7 +228,12 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     limit_ms = next((x.limit_ms for x in waits if x.limit_ms), None)
     words = {
         "who": w.name_ranks((who,)),
-        "what": _WHAT.get(work.kind, f"turned to something else ({work.text.strip()[-60:]})") if work else "",
+        "what": _WHAT.get(
+            "compiles" if work["compiles"] or work["compiles_"] else work.kind,
+            f"turned to something else ({work.text.strip()[-60:]})",
+        )
+        if work
+        else "",
         "elapsed": f" (after {work['elapsed']}, {work['left']} left)"
         if work and work["elapsed"] and work["left"]
         else "",
@@ -245,9 +254,9 @@ def _goes_on_for_all(s: Situation, work: LogEvent) -> bool:
     return bool(_OF_TRAINING.search(work.text)) or any(e["total"] == work["total"] for e in others)
 
 
-def _failed_before(s: Situation) -> bool:
+def _failed_before(s: Situation, waited: LogEvent | None) -> bool:
     """Whether something else had failed before anybody's wait ran out: an exception, a peer that was gone, the transport."""
-    first, waited = first_error(s), s.watchdogs.first
+    first = first_error(s)
     failed = [*([first.order] if first else ()), *(e.order for e in s.events.of(*_GONE))]
     return any(waited is None or order < waited.order for order in failed)
 
