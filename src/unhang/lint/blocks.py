@@ -24,6 +24,7 @@ from unhang.lint.ir import (
     statements_in,
 )
 from unhang.lint.orders import found_in_order
+from unhang.lint.samplers import setting_to_go_on
 from unhang.lint.single import (
     after_failure,
     close_handler,
@@ -108,7 +109,10 @@ class Blocks(Branches):
         mine = [e for e in self.ways_out if e not in exits and (e.rest or dep)]
         own = self._cut(at)
         is_again = bool(own) and {e.key for e in made} <= {e.key for e in own}
-        self.caught = {n: n_dep for n, n_dep, _ in raised if n in handler.names}
+        self.caught = {}
+        for name, by, _ in raised:
+            if name in handler.names:
+                self.caught[name] = self.caught.get(name, 0) | by
         if found_in_handler(self, handler, end, made, own, is_fallback or is_again):
             mine = []
         for way_out in mine:
@@ -165,6 +169,8 @@ class Blocks(Branches):
             self.go_through(over)
         endless = not is_for and over.const is True
         is_uneven = bool(over.dep & UNEVEN)
+        if self.function.is_generator and not self.conditions and not self.loops and not over.dep:
+            self._goes_on = self._goes_on or setting_to_go_on(s)
         self._endless += endless
         self._uneven_loops += is_uneven
         of_parameter = over.sort[1:2] if is_for and over.kind == "param" else ()

@@ -37,6 +37,7 @@ from unhang.lint.special import (
     is_collected,
     is_share,
     name_of,
+    names_raised,
     of_parameters,
     shared_sort,
     value_of_name,
@@ -109,6 +110,7 @@ class Frame(Blocks):
             is_uneven = self._ends_unevenly or self._ends_by_rank
             ends = sorts.ENDS_BY_RANK if self._ends_by_rank else ("share", "generator")
             returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=self._until or passed)
+            returned = Value(sort=self._goes_on) if is_uneven and self._goes_on else returned
         summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
@@ -360,9 +362,9 @@ class Frame(Blocks):
         if s.value is None:
             return
         if why.dep & DIFFERS or why.params or told:
-            self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
+            self.raises |= {(name, why.dep & DIFFERS or told, why.params) for name in names_raised(s.value)}
         else:
-            self.refuses.append((name_of(s.value), [c.text for c, *_ in self.conditions]))
+            self.refuses += [(name, [c.text for c, *_ in self.conditions]) for name in names_raised(s.value)]
 
     def _leave_if_none(self, s: Leave) -> None:
         """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""

@@ -104,6 +104,7 @@ class Names:
         self._passes_on: list[int] = []
         self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
+        self._goes_on: tuple[Any, ...] | None = None  # the setting by which any other one goes round for ever
         self._is_uneven_round = False  # what it gives in a round of its endless loop
         self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)

@@ -168,7 +168,8 @@ class Operators(Names):
             return Value(by[v.sort], sort=sorts.TEST)
         if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
             return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
-        return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
+        sort = v.sort if v.sort == sorts.AGREED else None
+        return v._replace(sort=sort, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
         joined: list[Value] = []

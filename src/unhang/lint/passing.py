@@ -236,7 +236,7 @@ class Passing(Operators):
             self._take_over(effect, given, place, function)
         more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
         for conditional in (*general.conditional, *more):
-            if not self.is_special or conditional.found.code == "LNT303":
+            if not self.is_special or conditional.found.code == "LNT303" or conditional in more:
                 settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
             expr = given[i][0] if i in given else None

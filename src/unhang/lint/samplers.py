@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Call, Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Found, Function, Leave, Loop, Node, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import RANK, UNEVEN, Given, Summary, Value
 
@@ -63,6 +63,17 @@ def setting_asked(conditions: Sequence[tuple[Cause, int, int]]) -> tuple[str, st
     """By which attribute of its object a generator ends that goes round for ever otherwise, and what that is then: `if not self.repeat: return`."""
     asked = _SETTING.fullmatch(conditions[-1][0].text) if len(conditions) == 1 else None
     return ("until", asked[2], not asked[1]) if asked and not conditions[0][0].value.dep else None
+
+
+def setting_to_go_on(s: Loop) -> tuple[str, str, bool] | None:
+    """By which attribute of its object a generator goes round for ever: `while self.repeat: yield from items`."""
+    if s.target is not None or not isinstance(s.over, Ref) or not s.over.path.startswith("self."):
+        return None
+    inside = list(nodes_in(s.body))
+    leaves = any(isinstance(n, Leave) and n.kind in ("break", "return") for n in inside)
+    gives = any(isinstance(n, Leave) and n.kind == "yield" for n in inside)
+    is_set = any(isinstance(n, Set) and s.over in n.targets for n in inside)
+    return ("until", s.over.path[5:], False) if gives and not leaves and not is_set else None
 
 
 def ends_by_setting(project: Project, sort: tuple[Any, ...], returned: Value, worth: Callable[[int], Value]) -> bool:

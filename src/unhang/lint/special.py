@@ -341,14 +341,16 @@ def line_of(e: Expr) -> int:
 
 
 def prepared(node: Call) -> Value:
-    """`accelerator.prepare(model, optimizer, loader)`: what is called a model is wrapped."""
+    """`accelerator.prepare(model, optimizer, loader)`: what is called a model is wrapped; Fabric's `setup` is given a module first."""
     wrapped = Value(sort=("wrap", "ddp"))
     plain = [a for a, n in zip(node.args, range(len(node.args) - len(node.names)), strict=False)]
     values = []
-    for e in plain:
+    for n, e in enumerate(plain):
         e = e.func if isinstance(e, Call) else e
         last = e.path.rpartition(".")[2].lower() if isinstance(e, Ref) else ""
-        values.append(wrapped if "model" in last or last in ("net", "network", "unet", "module") else PLAIN)
+        is_first = n == 0 and name_of(node) in ("setup", "setup_module")
+        is_model = is_first or "model" in last or last in ("net", "network", "unet", "module")
+        values.append(wrapped if is_model else PLAIN)
     if len(values) == 1:
         return values[0]
     return Value(sort=("tuple", tuple(values)))
@@ -376,6 +378,14 @@ def name_of(e: Expr) -> str:
     """The last name of a name or call."""
     e = e.func if isinstance(e, Call) else e
     return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
+
+
+def names_raised(e: Expr) -> list[str]:
+    """The last names of what a `raise` may raise: `raise failure or ValueError("others failed")`."""
+    if isinstance(e, Op) and e.op in ("or", "if"):
+        made = [name for part in e.parts if isinstance(part, Call | Op) for name in names_raised(part)]
+        return made or [""]
+    return [name_of(e)]
 
 
 def ends_process(e: Expr) -> bool:
