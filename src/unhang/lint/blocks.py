@@ -35,7 +35,7 @@ from unhang.lint.single import (
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import called_name, ends_process, has_own_order, paths_in, sample
+from unhang.lint.special import called_name, ends_process, gone_through, has_own_order, paths_in, sample
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -182,6 +182,7 @@ class Blocks(Branches):
         before_it, self._round = self._round, -1 if is_for else len(self.effects)
         end = self._rounds_of(s, over)
         self.loops -= 1
+        self._agree_on_all(s)
         self._round = before_it
         self._fills -= fills
         together, self._leaves_together = self._leaves_together, together
@@ -233,6 +234,15 @@ class Blocks(Branches):
         self._limits.pop()
         self._implied.pop()
         return end
+
+    def _agree_on_all(self, s: Loop) -> None:
+        """`for loss in losses.values(): all_reduce(loss)`: all of them are agreed on after it."""
+        bound = {t for n in statements_in(s.body) if isinstance(n, Set) for target in n.targets for t in paths_in(target)}
+        names = paths_in(s.target) - bound if s.target is not None else ()
+        if any(self.env.get(name, PLAIN).sort == sorts.AGREED for name in names):
+            path = gone_through(s.over)
+            if path and self.ref(path).sort != sorts.AGREED:
+                self.env[path] = Value(sort=sorts.AGREED)
 
     def _forget_none(self, body: list[Stmt]) -> None:
         """What is None before a loop, and is bound in it, is None in its first round alone."""

@@ -9,7 +9,7 @@ from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.single import found_in_call
@@ -344,6 +344,8 @@ class Calls(Passing):
             found_in_call(self, "gathered", made.op, node, args)
         for at in made.unifies:
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
+            if isinstance(expr, Op) and expr.op == "[]" and self.value(expr.parts[0]).dep & OF_DATA:
+                expr = expr.parts[0]  # one of the losses, or each of them in a loop
             if isinstance(expr, Ref):
                 old = self.ref(expr.path)
                 if old.kind == "param" and "." not in expr.path:

@@ -231,7 +231,9 @@ class Frame(Blocks):
             fill_in_order(self, base, value)
             is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
             dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
-            if dep and base in self.env:
+            if value.sort == sorts.AGREED and base in self.env and self.env[base].dep & LOSS:
+                self.env[base] = value  # what it had is agreed on, one by one
+            elif dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
             return
         if not isinstance(target, Ref):

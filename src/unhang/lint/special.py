@@ -380,6 +380,18 @@ def name_of(e: Expr) -> str:
     return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
 
 
+def gone_through(e: Expr) -> str:
+    """The name of what a loop goes through: `losses` in `losses.values()` and `enumerate(losses)`; empty: it has none."""
+    match e:
+        case Ref(path=path):
+            return path
+        case Call(func=Ref(path=path), args=[]) if path.endswith((".values", ".items")):
+            return path.rpartition(".")[0]
+        case Call(func=Ref(path="enumerate" | "sorted" | "list" | "reversed"), args=[of, *_]):
+            return gone_through(of)
+    return ""
+
+
 def names_raised(e: Expr) -> list[str]:
     """The last names of what a `raise` may raise: `raise failure or ValueError("others failed")`."""
     if isinstance(e, Op) and e.op in ("or", "if"):

@@ -16,6 +16,7 @@ from unhang.lint.values import (
     LOCAL,
     LONGEST,
     LOSS,
+    MAYBE,
     NO_PARAMS,
     OF_DATA,
     OWN_BATCH,
@@ -233,6 +234,9 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
     if base.kind == "listing" and name == "items":
         return Value(sort=("listing", ("tuple", (PLAIN, Value(sort=base.sort[1])))))
+    if name in ("items", "values") and not args and base.dep & (LOSS | MAYBE) and base.kind in ("", "out", "of"):
+        own = Value(base.dep & (LOSS | MAYBE), base.params, base.sort)  # of losses by their words
+        return own if name == "values" else Value(own.dep, own.params, ("many", ("tuple", (PLAIN, own))))
     is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "listing", "param") and not base.dep)
     if is_same and name in ("items", "keys", "values"):
         return base
