@@ -117,10 +117,14 @@ class Calls(Passing):
         sort, kind = callee.sort, callee.kind
         if kind == "one of":
             return self._one_of(node, sort[1], args, name)
+        if kind == "bound" and base.kind == "obj" and name in known.HIDDEN["metric"] and self._is_metric(sort):
+            return self._wrapped(node, "metric", name, args, name)
         if kind in ("fn", "bound"):
             return self._function(node, sort, args, name)
         if kind == "class":
             return self._constructor(node, sort, args, name)
+        if kind in ("layer", "obj") and self._gathers(node, callee):
+            self.emit(Effect("forward", "", (self.place(node, name),), "engine"))
         if kind == "layer":
             self._layer(node, str(sort[1]), name)
         if kind == "obj":
@@ -197,6 +201,14 @@ class Calls(Passing):
         told = {self._meets_alone(e) for a in (*node.args, *bound) for e in leaves_of(a)} - {None}
         is_alone = self._is_told_alone(node) or told == {True} or not self.link.is_parallel
         return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
+
+    def _is_metric(self, sort: tuple[Any, ...]) -> bool:
+        """Whether a method is one of a metric that the project writes itself, and that is told nowhere to keep to itself."""
+        file, owner = sort[1], self.link.project.function(sort[1], sort[2]).owner
+        bases = self.link.project.base_names(file, owner) if owner and self.link.is_parallel else ()
+        functions = (*self.source.functions, *self.link.project.files[file].functions)
+        is_open = any(_KEEPS_ALONE in bytes(f.raw) for f in functions)
+        return not is_open and any(b.startswith("torchmetrics.") for b in bases)
 
     def _meets_alone(self, e: Expr) -> bool | None:
         """Whether a metric of which another one is made keeps to itself; None: it is no metric."""

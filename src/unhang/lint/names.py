@@ -197,6 +197,13 @@ class Names:
             op = "module" if self._in_forward() else is_for_more
             self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
 
+    def _gathers(self, node: Call, v: Value) -> bool:
+        """Whether a module runs one of its layers in a method beside its forward, where that gathers the parameters of the layer from all ranks."""
+        of_me = isinstance(node.func, Ref) and node.func.path.startswith("self.") and self.link.parts_every_layer
+        if not of_me or self._runs_layers() or not self.link.project.is_module(self.file, self.function.owner):
+            return False
+        return v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+
     def layers(self, v: Value, method: str) -> list[Effect]:
         """A layer that runs, where one is given to a function that calls it."""
         if method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
