@@ -208,6 +208,8 @@ class Blocks(Branches):
             found_in_order(self, s, over, made)
         else:
             self._wait_for_others(self.effects[begin:])
+        if is_for and over.kind == "sized" and made:
+            self.counts |= over.params
         if is_for and over.sort == sorts.FILLED:
             over = over._replace(dep=LOSS)
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))

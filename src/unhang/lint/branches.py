@@ -250,7 +250,7 @@ class Branches(Calls):
         single = set(map(id, only_here + only_there))
         self.effects += [e for e in here + there if id(e) not in single]
         if only_here and only_there and cause.value.dep & RANK:
-            self._report(finding_of(cause, only_here[0], self.path, other=only_there[0]), only_here[0])
+            self._report_both(cause, only_here, only_there)
             return
         for effects, zero in (
             (only_here, cause.value.zero),
@@ -258,6 +258,14 @@ class Branches(Calls):
         ):
             if effects:
                 self._pending.append(Pending(cause._replace(value=cause.value._replace(zero=zero)), effects))
+
+    def _report_both(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
+        """Two sides make something else: what is certain is told before what a parameter decides."""
+        one, other = min(here, key=_is_open), min(there, key=_is_open)
+        if _is_open(one) and not _is_open(other):
+            one, other = other, one
+        is_sure = _is_open(one) or not _is_open(other)
+        self._report(finding_of(cause, one, self.path, other=other if is_sure else None), one)
 
     def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
         if self.is_special and not is_passed:  # it is found where the caller gives the value
@@ -325,11 +333,13 @@ class Branches(Calls):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
 
     def _leave_open(self, way_out: Exit) -> None:
-        """Layers that do not run where a parameter is None: a finding, if it is so on some ranks."""
-        missed = [e for e in compared(way_out.rest, way_out.made, way_out.cause)[0] if e.hidden == "module"]
+        """Layers that do not run where a parameter is None, or has nothing in it: a finding, if it is so on some ranks."""
+        made = {e.key for e in way_out.made}
+        missed = [e for e in way_out.rest if e.hidden == "module" and e.is_sure and e.key not in made]
+        asked = "is None" if way_out.cause.value.sort == ("none test",) else "is empty"
         for effect in missed[:1]:
             found = finding_of(way_out.cause, effect, self.path)
-            self.later += [Conditional(i, "is None", found, self.path) for i in way_out.cause.value.params]
+            self.later += [Conditional(i, asked, found, self.path) for i in way_out.cause.value.params]
 
 
 def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
@@ -337,6 +347,10 @@ def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
     by_rank = way_out.cause.value.dep & DIFFERS == RANK and way_out.kind == "continue"
     is_told = bool(way_out.cause.value.zero) and all(e.op == "broadcast" for e in missed)
     return by_rank and (is_told or way_out.is_first)
+
+
+def _is_open(e: Effect) -> bool:
+    return e.param >= 0
 
 
 def worst_first(effects: list[Effect]) -> list[Effect]:

@@ -62,6 +62,7 @@ _IS_PLAIN = re.compile(
 )
 _KEEPS_ALONE = b"sync_on_compute"
 _PROCESSES = {"Process", "spawn", "start_processes"}
+_JOINS = {"torch.cat", "torch.concat", "torch.stack", "numpy.concatenate", "numpy.stack", "torch.utils.data.TensorDataset"}
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
@@ -172,7 +173,7 @@ class Calls(Passing):
             if made is not None:
                 return self._collective(node, made, args, name)
             if name == "prepare" or (sort[1] == "fabric" and name.startswith("setup")):
-                return prepared(node)
+                return prepared(node, args)
         if sort in (sorts.DRAWS, sorts.GENERATOR):
             return drawn(self, owner, base, name, args)
         if (kind in ("wrap", "obj") or sort == sorts.ALONE) and name in _SAME_OBJECT:  # `Net().to(device)`
@@ -299,7 +300,7 @@ class Calls(Passing):
             return Value(LOCAL, sort=sorts.TEST)
         if full in known.LISTS_FOLDER or (owner and not full and name in ("iterdir", "glob", "rglob")):
             return Value(sort=sorts.LISTING)
-        if any(is_share(a) for a in args) and makes_batches(name or full):
+        if any(is_share(a) for a in args) and (full in _JOINS or makes_batches(name or full)):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
         for v in args if full in _GO_THROUGH else ():

@@ -46,6 +46,9 @@ _WORKS = re.compile(
 )
 
 
+_MOST_CALLERS = 20
+
+
 def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: Collection[str]) -> bool:
     """Whether one rank alone changes what is at a path, and may do so before another one asks for it on this line, or after.
 
@@ -74,6 +77,7 @@ def changes(frame: Operators, path: str, line: int) -> bool:
         or is_in_race(function, path, line, in_loop, frame.link.meets)
         or _is_made_after(frame, path, line)
         or _is_made_around(frame, path)
+        or _is_made_by_asker(frame, path)
     )
 
 
@@ -109,6 +113,27 @@ def _is_made_around(frame: Operators, path: str) -> bool:
         is_met = any(asked < n.line < made for n in calls_in(around.body) if name_of(n) in frame.link.meets)
         if asked < made and not is_met:
             return True
+    return False
+
+
+def _is_made_by_asker(frame: Operators, path: str) -> bool:
+    """Whether a function gives back the path for which it asks, and a caller has one rank alone make what is there, before the ranks meet."""
+    project, function = frame.link.project, frame.function
+    ends = (n for n in nodes_in(function.body) if isinstance(n, Leave) and n.kind == "return")
+    if "." in path or path in function.parameters or all(n.value != Ref(path) for n in ends):
+        return False
+    for _, caller in project.callers_by_name(function.name)[:_MOST_CALLERS]:
+        for n in caller.bindings:
+            target = n.targets[0]
+            if name_of(n.value) == function.name and isinstance(n.value, Call) and isinstance(target, Ref):
+                later = [c for c in calls_in(caller.body) if c.line > n.line]
+                given = min((c for c in later if target in c.args), key=lambda c: c.line, default=None)
+                methods = project.methods_called(name_of(given)) if given is not None else []
+                is_met = any(given and c.line < given.line and name_of(c) in frame.link.meets for c in later)
+                if given is not None and len(methods) == 1 and not is_met:
+                    makes = project.function(*methods[0][1:])
+                    if _makes_alone(makes, min(given.args.index(target) + 1, len(makes.parameters) - 1)):
+                        return True
     return False
 
 

@@ -11,7 +11,7 @@ from unhang.lint import known, sorts
 from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
-from unhang.lint.divergence import Cause, Exit
+from unhang.lint.divergence import Cause, Exit, asks_if_empty
 from unhang.lint.doubts import works
 from unhang.lint.graphs import added, note_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
@@ -95,7 +95,7 @@ class Frame(Blocks):
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
-        summary.alone, summary.puts = self.alone, self.puts
+        summary.alone, summary.puts, summary.counts = self.alone, self.puts, self.counts
         for key, by in self.puts.items():
             if by:
                 self.link.puts[key].add(("", (self.file, self.at), True))
@@ -371,7 +371,8 @@ class Frame(Blocks):
     def _leave_if_none(self, s: Leave) -> None:
         """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""
         cause, mark = self.conditions[-1][:2] if len(self.conditions) == 1 else (None, 0)
-        if cause is not None and cause.value.sort == ("none test",) and cause.value.params:
+        is_asked = cause is not None and (cause.value.sort == ("none test",) or asks_if_empty(cause))
+        if cause is not None and is_asked and cause.value.params and not cause.value.dep:
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], 0, self.needs)
             way_out.is_open = True
             self.ways_out.append(way_out)

@@ -98,6 +98,7 @@ class Names:
         self.alone: dict[int, Value] = {}  # parameters that some ranks alone call
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
+        self.counts = NO_PARAMS
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, Value]] = []
         self._told_by = NO_PARAMS

@@ -63,6 +63,7 @@ _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chun
 _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
 _LOADED = ("many", sorts.BATCH)
 _PARTS_RANKS = RANK | OWN_STATE | LOSS | HELD | UNEVEN
+_OF_LOOPS = {"LNT107", "LNT110", "LNT115"}
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
 # Whatever is agreed on of their parts, they stay what they are.
@@ -234,7 +235,7 @@ class Passing(Operators):
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, function)
-        more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
+        more = [c for c in summary.conditional if c.found.code in _OF_LOOPS and c not in general.conditional]
         for conditional in (*general.conditional, *more):
             if not self.is_special or conditional.found.code == "LNT303" or conditional in more:
                 settle(self, conditional, given, place)
@@ -306,6 +307,7 @@ class Passing(Operators):
                 value_of_name(name) is PLAIN or ((is_share(v) or is_share_of) and value_of_name(name).sort == _LOADED)
             )
             parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
+            parts = parts or (i in summary.counts and v.dep & OWN_BATCH)
             if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:

@@ -23,6 +23,7 @@ from unhang.lint.values import (
     MISSING,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OWN_BATCH,
     PLAIN,
     RANK,
     TOLD,
@@ -102,6 +103,8 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
     elif kind == "is half":
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)
+    elif kind == "is empty":
+        is_so = v.kind == "ragged" or (v.sort == sorts.COUNT and v.dep & OWN_BATCH > 0)
     elif kind == "is ragged":
         is_so = v.kind == "ragged" or bool(v.sort is None and v.dep & LONGEST)
         words = {**found.words, "how": str(v.sort[1]) if v.kind == "ragged" else OWN_WIDTH}

@@ -74,7 +74,8 @@ def found_in_call(frame: Operators, name: str, full: str, node: Call, args: list
     if name == "gathered":
         _tensors(frame, Collective(full), node, args, True)
         alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
-        alone |= any(v.dep & LONGEST for v in args)
+        parts = [one for v in args for one in (v.sort[1] if v.kind == "tuple" else (v,))]
+        alone |= any(v.dep & LONGEST for v in parts)
         if alone and not is_padded_to_a_length(frame.source.functions):
             frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
     made = known.collective(full) if full else None

@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, calls_in
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -340,7 +340,7 @@ def line_of(e: Expr) -> int:
     return 0
 
 
-def prepared(node: Call) -> Value:
+def prepared(node: Call, args: list[Value]) -> Value:
     """`accelerator.prepare(model, optimizer, loader)`: what is called a model is wrapped; Fabric's `setup` is given a module first."""
     wrapped = Value(sort=("wrap", "ddp"))
     plain = [a for a, n in zip(node.args, range(len(node.args) - len(node.names)), strict=False)]
@@ -350,7 +350,8 @@ def prepared(node: Call) -> Value:
         last = e.path.rpartition(".")[2].lower() if isinstance(e, Ref) else ""
         is_first = n == 0 and name_of(node) in ("setup", "setup_module")
         is_model = is_first or "model" in last or last in ("net", "network", "unet", "module")
-        values.append(wrapped if is_model else PLAIN)
+        kept = Value(sort=args[n].sort) if args[n].kind == "many" else PLAIN  # a loader gives what it gave
+        values.append(wrapped if is_model else kept)
     if len(values) == 1:
         return values[0]
     return Value(sort=("tuple", tuple(values)))
@@ -378,6 +379,21 @@ def name_of(e: Expr) -> str:
     """The last name of a name or call."""
     e = e.func if isinstance(e, Call) else e
     return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
+
+
+def is_compared(function: Function, e: Expr) -> bool:
+    """Whether a name is bound to a comparison, and to nothing else: a mask, where it picks elements."""
+    bound = [n.value for n in function.bindings if e in n.targets] if isinstance(e, Ref) else []
+    return bool(bound) and all(isinstance(v, Op) and v.op in ("==", "!=", "<", "<=", ">", ">=") for v in bound)
+
+
+def is_computed_by(function: Function, e: Expr, names: set[str], steps: int = 3) -> bool:
+    """Whether methods of one of these names are in what an expression is computed from, in this function."""
+    if any(isinstance(n.func, Attr) or "." in n.func.path for n in calls_in(e) if name_of(n) in names):  # type: ignore[union-attr]
+        return True
+    told = [Ref(p) for p in paths_in(e)] if steps else []
+    bound = (n.value for n in function.bindings if any(t in n.targets for t in told))
+    return any(is_computed_by(function, value, names, steps - 1) for value in bound)
 
 
 def gone_through(e: Expr) -> str:

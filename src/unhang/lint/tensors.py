@@ -224,6 +224,10 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(0, base.params | first.params, sorts.BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, sorts.TEST if name != "item" else None)
+    if full == "torch.bincount" and first.kind == "ragged":
+        return Value(OWN_BATCH, sort=sorts.COUNT)
+    if name == "tolist" and not full and base.kind == "param" and not base.dep:
+        return Value(0, base.params)
     if name in known.COUNTS and is_ragged and base.dep & RANK and not in_forward:
         return PLAIN  # who is a member
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):

@@ -225,6 +225,7 @@ class Summary:
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
     what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
     `alone`: parameters that some ranks alone call, and which ranks. `puts`: containers into which it puts something, and whether by the batch alone.
+    `counts`: parameters that say how often it goes round a loop in which it may meet others.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -238,6 +239,7 @@ class Summary:
     marks: dict[tuple[int, str], Value] = field(default_factory=dict)
     alone: dict[int, Value] = field(default_factory=dict)
     puts: dict[Kept, bool] = field(default_factory=dict)
+    counts: frozenset[int] = NO_PARAMS
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""

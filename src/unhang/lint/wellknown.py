@@ -10,6 +10,7 @@ from unhang.lint import sorts
 from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
+    is_computed_by,
     is_numbered,
     is_own_seed,
     name_of,
@@ -19,6 +20,7 @@ from unhang.lint.tensors import is_inferred, of_builtin, own_widths
 from unhang.lint.values import (
     DATA,
     DRAWN,
+    LOSS,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
@@ -38,6 +40,7 @@ _NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", 
 _OF_A_PART = re.compile(
     r"(?:\w+_)?(?:tp|pp|cp|ep|sp|dp|mp|shard|replica|replicate|tensor|pipeline|expert|context|data|sequence)(?:_parallel)?_(?:cpu_|device_|process_)?group"
 )
+_REDUCES = {"max", "amax", "min", "sum"}
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 
@@ -52,7 +55,8 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
     if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != sorts.LENGTH and len(args) == 1:  # as many times as the batch says
-        return Value(OWN_BATCH, sort=("share", "range"))
+        is_reduced = is_computed_by(frame.function, node.args[0], _REDUCES)  # no plain number that comes with it
+        return Value(OWN_BATCH | LOSS * is_reduced, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
     return Value(0, mixed(*args).params, sorts.BLOCK if start.dep & stop.dep & RANK else None)
