@@ -46,6 +46,7 @@ from unhang.lint.values import (
     DOUBT,
     HELD,
     LOCAL,
+    MAYBE,
     PLAIN,
     RANK,
     TOLD,
@@ -316,6 +317,9 @@ class Branches(Calls):
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
+            if way_out.kind == "break" and not missed and way_out.cause.value.dep & DIFFERS == MAYBE:
+                again = [e for e in rest if e.param >= 0 and e.method == "()"]  # what has made it, if it is wrapped
+                missed = [e._replace(method="wrapped") for e in again[:1]]
             if way_out.kind != "continue":  # who is done early leaves the loop over all layers
                 missed = [e for e in missed if e.op != "pick"]
             if missed and waits_for_orders(way_out, missed):

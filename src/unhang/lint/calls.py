@@ -28,6 +28,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
+    COMPARES,
     DIFFERS,
     DOUBT,
     DRAWN,
@@ -306,6 +307,8 @@ class Calls(Passing):
         for v in args if full in _GO_THROUGH else ():
             if v.kind == "obj":
                 self.go_through(v)
+        if ("ext", full) in COMPARES:
+            return joined._replace(sort=sorts.TEST) if joined.dep or joined.params else PLAIN
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:

@@ -46,7 +46,7 @@ class Makers:
         if sort[0] == "one of":
             return next(filter(None, (list(self.made_by(Value(sort=s), method)) for s in sort[1])), [])
         if sort[0] == "wrap":
-            op = known.HIDDEN.get(sort[1], {}).get(method)
+            op = known.HIDDEN.get(sort[1], {}).get("()" if method == "wrapped" else method)
             return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)

@@ -99,6 +99,7 @@ class Names:
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
         self.counts = NO_PARAMS
+        self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, Value]] = []
         self._told_by = NO_PARAMS

@@ -9,6 +9,7 @@ from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, calls_in
 from unhang.lint.values import (
     CHANCE,
+    COMPARES,
     DATA,
     DIFFERS,
     LOCAL,
@@ -240,7 +241,8 @@ def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | Non
     if not half or len(parts) % 2 or not all(isinstance(k, Const) for k in keys):
         return None
     known_sorts = [s for s in told if s is not None]
-    if len(known_sorts) < half or any(s[0] not in ("fn", "bound", "class", "obj") for s in known_sorts):
+    is_told = all(s[0] in ("fn", "bound", "class", "obj") or s in COMPARES for s in known_sorts)
+    if len(known_sorts) < half or not is_told:
         return None
     return ("table", tuple((k.value, s) for k, s in zip(keys, known_sorts, strict=True) if isinstance(k, Const)))
 

@@ -93,6 +93,11 @@ PLAIN = Value()
 
 
 _CHOSEN = {"fn", "bound", "class", "obj"}
+COMPARES = {
+    ("ext", f"{of}.{name}")
+    for of, names in (("operator", "lt le gt ge"), ("numpy", "less less_equal greater greater_equal"), ("torch", "lt le gt ge less greater"))
+    for name in names.split()
+}  # fmt: skip
 _MOST_CHOICES = 8
 
 
@@ -117,6 +122,8 @@ def one_of(several: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
     """One of several objects, classes or functions of the project, where nobody knows which; None: there is something else among them."""
     all_sorts = [s for of in several for s in (of[1] if of[0] == "one of" else (of,))]
     distinct = tuple(dict.fromkeys(all_sorts))
+    if distinct and COMPARES.issuperset(distinct):
+        return distinct[0]  # whichever it is, it compares
     if not distinct or len(distinct) > _MOST_CHOICES or any(s[0] not in _CHOSEN for s in distinct):
         return None
     return distinct[0] if len(distinct) == 1 else ("one of", distinct)
