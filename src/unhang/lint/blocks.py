@@ -35,13 +35,14 @@ from unhang.lint.single import (
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import called_name, ends_process, gone_through, has_own_order, paths_in, sample
+from unhang.lint.special import called_name, ends_process, has_own_order, paths_in, sample
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     FAILED,
     LOCAL,
     LOSS,
+    NO_PARAMS,
     OWN_BATCH,
     PLAIN,
     RAISED,
@@ -65,6 +66,18 @@ _ALL = {"Exception", "BaseException"}
 def is_end(s: Stmt) -> bool:
     """Whether a statement ends the rank."""
     return (isinstance(s, Leave) and s.kind == "raise") or (isinstance(s, Do) and ends_process(s.value))
+
+
+def gone_through(e: Expr) -> str:
+    """The name of what a loop goes through: `losses` in `losses.values()` and `enumerate(losses)`; empty: it has none."""
+    match e:
+        case Ref(path=path):
+            return path
+        case Call(func=Ref(path=path), args=[]) if path.endswith((".values", ".items")):
+            return path.rpartition(".")[0]
+        case Call(func=Ref(path="enumerate" | "sorted" | "list" | "reversed"), args=[of, *_]):
+            return gone_through(of)
+    return ""
 
 
 class Blocks(Branches):
@@ -169,8 +182,7 @@ class Blocks(Branches):
             self.go_through(over)
         endless = not is_for and over.const is True
         is_uneven = bool(over.dep & UNEVEN)
-        if self.function.is_generator and not self.conditions and not self.loops and not over.dep:
-            self._goes_on = self._goes_on or setting_to_go_on(s)
+        self._note_setting(s, over)
         self._endless += endless
         self._uneven_loops += is_uneven
         of_parameter = over.sort[1:2] if is_for and over.kind == "param" else ()
@@ -196,8 +208,7 @@ class Blocks(Branches):
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
         self.ways_out = exits + [e for e in mine if e.kind not in ("break", "continue")]
-        if not is_for and over.const is UNKNOWN:
-            over = either(over, self.value(s.over))
+        over = either(over, self.value(s.over)) if not is_for and over.const is UNKNOWN else over
         is_ragged = over.kind == "ragged"
         over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
         uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & (DIFFERS | UNEVEN)
@@ -208,10 +219,8 @@ class Blocks(Branches):
             found_in_order(self, s, over, made)
         else:
             self._wait_for_others(self.effects[begin:])
-        if is_for and over.kind == "sized" and made:
-            self.counts |= over.params
-        if is_for and over.sort == sorts.FILLED:
-            over = over._replace(dep=LOSS)
+        self.counts |= over.params if is_for and made and over.kind == "sized" else NO_PARAMS
+        over = over._replace(dep=LOSS) if is_for and over.sort == sorts.FILLED else over
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))
         if uneven and made and not self.uneven_is_fine and not (is_for and (together or self._begins_anew(s))):
             self._uneven(s, over, made, mark)
@@ -237,9 +246,16 @@ class Blocks(Branches):
         self._implied.pop()
         return end
 
+    def _note_setting(self, s: Loop, over: Value) -> None:
+        """`while self.repeat: yield from items`, of a generator."""
+        if self.function.is_generator and not self.conditions and not self.loops and not over.dep:
+            self._goes_on = self._goes_on or setting_to_go_on(s)
+
     def _agree_on_all(self, s: Loop) -> None:
         """`for loss in losses.values(): all_reduce(loss)`: all of them are agreed on after it."""
-        bound = {t for n in statements_in(s.body) if isinstance(n, Set) for target in n.targets for t in paths_in(target)}
+        bound = {
+            t for n in statements_in(s.body) if isinstance(n, Set) for target in n.targets for t in paths_in(target)
+        }
         names = paths_in(s.target) - bound if s.target is not None else ()
         if any(self.env.get(name, PLAIN).sort == sorts.AGREED for name in names):
             path = gone_through(s.over)

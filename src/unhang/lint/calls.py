@@ -9,7 +9,7 @@ from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
+from unhang.lint.ir import Attr, Call, Const, Found, Op, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.single import found_in_call
@@ -19,7 +19,6 @@ from unhang.lint.special import (
     is_own_path,
     is_plain_method,
     is_share,
-    leaves_of,
     makes_batches,
     prepared,
     text_of,
@@ -48,7 +47,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import SPECIAL, drawn
+from unhang.lint.wellknown import SPECIAL, drawn, is_own_metric, metric
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -61,9 +60,15 @@ _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
-_KEEPS_ALONE = b"sync_on_compute"
 _PROCESSES = {"Process", "spawn", "start_processes"}
-_JOINS = {"torch.cat", "torch.concat", "torch.stack", "numpy.concatenate", "numpy.stack", "torch.utils.data.TensorDataset"}
+_JOINS = {
+    "torch.cat",
+    "torch.concat",
+    "torch.stack",
+    "numpy.concatenate",
+    "numpy.stack",
+    "torch.utils.data.TensorDataset",
+}
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
@@ -115,11 +120,11 @@ class Calls(Passing):
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            return self._metric(node)
+            return metric(self, node)
         sort, kind = callee.sort, callee.kind
         if kind == "one of":
             return self._one_of(node, sort[1], args, name)
-        if kind == "bound" and base.kind == "obj" and name in known.HIDDEN["metric"] and self._is_metric(sort):
+        if kind == "bound" and base.kind == "obj" and name in known.HIDDEN["metric"] and is_own_metric(self, sort):
             return self._wrapped(node, "metric", name, args, name)
         if kind in ("fn", "bound"):
             return self._function(node, sort, args, name)
@@ -197,38 +202,10 @@ class Calls(Passing):
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
 
-    def _metric(self, node: Call) -> Value:
-        """A metric of torchmetrics. It meets where it is computed, unless it, or each of which it is made, is told to keep to itself."""
-        bound = [n.value for n in self.function.bindings if any(a in n.targets for a in node.args)]
-        told = {self._meets_alone(e) for a in (*node.args, *bound) for e in leaves_of(a)} - {None}
-        is_alone = self._is_told_alone(node) or told == {True} or not self.link.is_parallel
-        return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
-
-    def _is_metric(self, sort: tuple[Any, ...]) -> bool:
-        """Whether a method is one of a metric that the project writes itself, and that is told nowhere to keep to itself."""
-        file, owner = sort[1], self.link.project.function(sort[1], sort[2]).owner
-        bases = self.link.project.base_names(file, owner) if owner and self.link.is_parallel else ()
-        functions = (*self.source.functions, *self.link.project.files[file].functions)
-        is_open = any(_KEEPS_ALONE in bytes(f.raw) for f in functions)
-        return not is_open and any(b.startswith("torchmetrics.") for b in bases)
-
-    def _meets_alone(self, e: Expr) -> bool | None:
-        """Whether a metric of which another one is made keeps to itself; None: it is no metric."""
-        if isinstance(e, Call):
-            is_metric = isinstance(e.func, Ref) and self.link.full_of(self.ref(e.func.path)).startswith("torchmetrics.")
-            return self._is_told_alone(e) if is_metric else None
-        sort = self.ref(e.path).sort if isinstance(e, Ref) else None
-        return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
-
     def _replica(self, v: Value) -> Value:
         """A module on the device of its core: what it gives is of this rank's batch, as with a wrapper."""
         is_module = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
         return Value(sort=("wrap", "replica"), const=v.sort[:3]) if is_module else v
-
-    def _is_told_alone(self, node: Call) -> bool:
-        """Whether a metric is told to keep to itself, or may be by what is not written out."""
-        is_open = "" in node.names and any(_KEEPS_ALONE in bytes(f.raw) for f in self.source.functions)
-        return is_open or node.given("sync_on_compute") == Const(False)
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""

@@ -13,7 +13,7 @@ from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
 from unhang.lint.divergence import Cause, Exit, asks_if_empty
 from unhang.lint.doubts import works
-from unhang.lint.graphs import added, note_graph
+from unhang.lint.graphs import added, note_bare, note_graph, with_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
     by_conditions,
@@ -101,10 +101,7 @@ class Frame(Blocks):
                 self.link.puts[key].add(("", (self.file, self.at), True))
         summary.marks = marks_of(self) if self.marked else {}
         returned = reduce(either, self._returned) if self._returned else PLAIN
-        if self.function.has_context and returned.sort == sorts.BARE:
-            returned = returned._replace(sort=None)  # whatever it is made of, it has the graph of the function
-        if self.is_bare_where_empty and any(v.sort != sorts.BARE for v in self._returned):
-            returned = returned._replace(sort=sorts.HALF)
+        returned = with_graph(self, returned, self._returned)
         if self._told_by and returned.const is UNKNOWN and returned.sort in (None, sorts.TEST):  # by what is given
             returned = returned._replace(params=returned.params | self._told_by, sort=sorts.TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
@@ -328,8 +325,7 @@ class Frame(Blocks):
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
                 value = value._replace(dep=value.dep | UNEVEN)
             self._returned.append(value)
-            is_empty = self.link.has_graphs and value.sort == sorts.BARE and bool(self.conditions)
-            self.is_bare_where_empty |= is_empty and asks_if_empty(self.conditions[-1][0])
+            note_bare(self, value)
             if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
                 self._ends_unevenly = True
         if s.kind == "raise":  # it ends well: the launcher leaves the others alone

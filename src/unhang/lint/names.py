@@ -98,11 +98,10 @@ class Names:
         self.alone: dict[int, Value] = {}  # parameters that some ranks alone call
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
-        self.counts = NO_PARAMS
         self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, Value]] = []
-        self._told_by = NO_PARAMS
+        self._told_by = self.counts = NO_PARAMS
         self._passes_on: list[int] = []
         self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless

@@ -33,6 +33,7 @@ from unhang.lint.special import (
     paths_in,
     value_of_name,
 )
+from unhang.lint.tensors import is_compared
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -299,7 +300,7 @@ class Operators(Names):
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
         is_test = at.sort == sorts.TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
-        if is_test or is_mask(index) or special.is_compared(self.function, index) or (isinstance(index, Op) and index.op in COMPARISONS):
+        if is_test or is_mask(index) or is_compared(self.function, index):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item

@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, calls_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
     CHANCE,
     COMPARES,
@@ -381,33 +381,6 @@ def name_of(e: Expr) -> str:
     """The last name of a name or call."""
     e = e.func if isinstance(e, Call) else e
     return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
-
-
-def is_compared(function: Function, e: Expr) -> bool:
-    """Whether a name is bound to a comparison, and to nothing else: a mask, where it picks elements."""
-    bound = [n.value for n in function.bindings if e in n.targets] if isinstance(e, Ref) else []
-    return bool(bound) and all(isinstance(v, Op) and v.op in ("==", "!=", "<", "<=", ">", ">=") for v in bound)
-
-
-def is_computed_by(function: Function, e: Expr, names: set[str], steps: int = 3) -> bool:
-    """Whether methods of one of these names are in what an expression is computed from, in this function."""
-    if any(isinstance(n.func, Attr) or "." in n.func.path for n in calls_in(e) if name_of(n) in names):  # type: ignore[union-attr]
-        return True
-    told = [Ref(p) for p in paths_in(e)] if steps else []
-    bound = (n.value for n in function.bindings if any(t in n.targets for t in told))
-    return any(is_computed_by(function, value, names, steps - 1) for value in bound)
-
-
-def gone_through(e: Expr) -> str:
-    """The name of what a loop goes through: `losses` in `losses.values()` and `enumerate(losses)`; empty: it has none."""
-    match e:
-        case Ref(path=path):
-            return path
-        case Call(func=Ref(path=path), args=[]) if path.endswith((".values", ".items")):
-            return path.rpartition(".")[0]
-        case Call(func=Ref(path="enumerate" | "sorted" | "list" | "reversed"), args=[of, *_]):
-            return gone_through(of)
-    return ""
 
 
 def names_raised(e: Expr) -> list[str]:

@@ -7,7 +7,7 @@ from functools import cache
 
 from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, calls_in, nodes_in
-from unhang.lint.special import element, has_own_order, is_agreed, name_of
+from unhang.lint.special import COMPARISONS, element, has_own_order, is_agreed, name_of, paths_in
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -144,6 +144,23 @@ def _is_padded_here(function: Function, e: Expr) -> bool:
     return isinstance(e, Call) and name_of(e) == "pad_sequence"
 
 
+def is_compared(function: Function, e: Expr) -> bool:
+    """Whether it is a comparison, or a name that is bound to nothing else: a mask, where it picks elements."""
+    if isinstance(e, Op):
+        return e.op in COMPARISONS
+    bound = [n.value for n in function.bindings if e in n.targets] if isinstance(e, Ref) else []
+    return bool(bound) and all(isinstance(v, Op) and v.op in ("==", "!=", "<", "<=", ">", ">=") for v in bound)
+
+
+def is_computed_by(function: Function, e: Expr, names: set[str], steps: int = 3) -> bool:
+    """Whether methods of one of these names are in what an expression is computed from, in this function."""
+    if any(isinstance(n.func, Attr) or "." in n.func.path for n in calls_in(e) if name_of(n) in names):  # type: ignore[union-attr]
+        return True
+    told = [Ref(p) for p in paths_in(e)] if steps else []
+    bound = (n.value for n in function.bindings if any(t in n.targets for t in told))
+    return any(is_computed_by(function, value, names, steps - 1) for value in bound)
+
+
 def is_inferred(node: Call) -> bool:
     """`DTensor.from_local(shard, p.device_mesh, p.placements)`: its shape is not that of `p`, where the last shard of that is shorter."""
     mesh, placed = node.given("device_mesh", 1), node.given("placements", 2)
@@ -216,18 +233,28 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     return Value(joined.dep & (OF_DATA | DRAWN) if is_of_data else base.dep & CHANCE, NO_PARAMS)
 
 
+def _part_of(full: str, base: Value, name: str, args: list[Value]) -> Value | None:
+    """What is asked of losses by their words, of a mask, of numbers that somebody gave; None: something else is."""
+    if full == "torch.bincount" and args and args[0].kind == "ragged":
+        return Value(OWN_BATCH, sort=sorts.COUNT)
+    if name == "tolist" and not full and base.kind == "param" and not base.dep:
+        return Value(0, base.params)
+    if name in ("items", "values") and not args and base.dep & (LOSS | MAYBE) and base.kind in ("", "out", "of"):
+        own = Value(base.dep & (LOSS | MAYBE), base.params, base.sort)  # of losses by their words
+        return own if name == "values" else Value(own.dep, own.params, ("many", ("tuple", (PLAIN, own))))
+    return None
+
+
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
     """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
     first = args[0] if args else PLAIN
     is_ragged = base.kind == "ragged"
+    if (part := _part_of(full, base, name, args)) is not None:
+        return part
     if (full == "len" and first.sort == sorts.BLOCK) or (name == "numel" and base.sort in (sorts.BLOCK, _LAST_BLOCK)):
         return Value(0, base.params | first.params, sorts.BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, sorts.TEST if name != "item" else None)
-    if full == "torch.bincount" and first.kind == "ragged":
-        return Value(OWN_BATCH, sort=sorts.COUNT)
-    if name == "tolist" and not full and base.kind == "param" and not base.dep:
-        return Value(0, base.params)
     if name in known.COUNTS and is_ragged and base.dep & RANK and not in_forward:
         return PLAIN  # who is a member
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
@@ -238,9 +265,6 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
     if base.kind == "listing" and name == "items":
         return Value(sort=("listing", ("tuple", (PLAIN, Value(sort=base.sort[1])))))
-    if name in ("items", "values") and not args and base.dep & (LOSS | MAYBE) and base.kind in ("", "out", "of"):
-        own = Value(base.dep & (LOSS | MAYBE), base.params, base.sort)  # of losses by their words
-        return own if name == "values" else Value(own.dep, own.params, ("many", ("tuple", (PLAIN, own))))
     is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "listing", "param") and not base.dep)
     if is_same and name in ("items", "keys", "values"):
         return base

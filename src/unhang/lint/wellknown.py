@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
-from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
-    is_computed_by,
     is_numbered,
     is_own_seed,
+    leaves_of,
     name_of,
     value_of_name,
 )
-from unhang.lint.tensors import is_inferred, of_builtin, own_widths
+from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths
 from unhang.lint.values import (
     DATA,
     DRAWN,
@@ -40,6 +40,7 @@ _NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", 
 _OF_A_PART = re.compile(
     r"(?:\w+_)?(?:tp|pp|cp|ep|sp|dp|mp|shard|replica|replicate|tensor|pipeline|expert|context|data|sequence)(?:_parallel)?_(?:cpu_|device_|process_)?group"
 )
+_KEEPS_ALONE = b"sync_on_compute"
 _REDUCES = {"max", "amax", "min", "sum"}
 _OF_ALL = re.compile(r"world|global|default|whole")
 
@@ -194,6 +195,38 @@ def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
         isinstance(of, Call) or "." in path or (frame.parameter(path) >= 0 and _OF_A_PART.fullmatch(path) is not None)
     )
     return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
+
+
+def metric(frame: Operators, node: Call) -> Value:
+    """A metric of torchmetrics. It meets where it is computed, unless it, or each of which it is made, is told to keep to itself."""
+    bound = [n.value for n in frame.function.bindings if any(a in n.targets for a in node.args)]
+    told = {_meets_alone(frame, e) for a in (*node.args, *bound) for e in leaves_of(a)} - {None}
+    is_alone = _is_told_alone(frame, node) or told == {True} or not frame.link.is_parallel
+    return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
+
+
+def is_own_metric(frame: Operators, sort: tuple[Any, ...]) -> bool:
+    """Whether a method is one of a metric that the project writes itself, and that is told nowhere to keep to itself."""
+    file, owner = sort[1], frame.link.project.function(sort[1], sort[2]).owner
+    bases = frame.link.project.base_names(file, owner) if owner and frame.link.is_parallel else ()
+    functions = (*frame.source.functions, *frame.link.project.files[file].functions)
+    is_open = any(_KEEPS_ALONE in bytes(f.raw) for f in functions)
+    return not is_open and any(b.startswith("torchmetrics.") for b in bases)
+
+
+def _meets_alone(frame: Operators, e: Expr) -> bool | None:
+    """Whether a metric of which another one is made keeps to itself; None: it is no metric."""
+    if isinstance(e, Call):
+        is_metric = isinstance(e.func, Ref) and frame.link.full_of(frame.ref(e.func.path)).startswith("torchmetrics.")
+        return _is_told_alone(frame, e) if is_metric else None
+    sort = frame.ref(e.path).sort if isinstance(e, Ref) else None
+    return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
+
+
+def _is_told_alone(frame: Operators, node: Call) -> bool:
+    """Whether a metric is told to keep to itself, or may be by what is not written out."""
+    is_open = "" in node.names and any(_KEEPS_ALONE in bytes(f.raw) for f in frame.source.functions)
+    return is_open or node.given("sync_on_compute") == Const(False)
 
 
 _SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", "initial_seed", "set_state", "setstate"}

@@ -55,6 +55,12 @@ def as_often_as_the_batch_says(loader, x, most):
             dist.all_reduce(x)  # LNT107
 
 
+def as_often_as_it_says(loader, x):
+    for batch in loader:
+        for _ in range(batch["rounds"]):
+            dist.all_reduce(x)  # LNT115
+
+
 def as_often_for_all(loader, x, most):
     for batch in loader:
         rounds = torch.tensor(batch["length"].sum().item() // most)
