@@ -134,6 +134,8 @@ class Calls(Passing):
             self.emit(Effect("forward", "", (self.place(node, name),), "engine"))
         if kind == "layer":
             self._layer(node, str(sort[1]), name)
+            if args and args[0].sort == sorts.PART:  # as many rows as it was given
+                return args[0]
         if kind == "obj":
             target = self._called_object(node, sort, name)
             if target is not None:

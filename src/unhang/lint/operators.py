@@ -264,7 +264,7 @@ class Operators(Names):
             of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
             return of_word
         if v.sort == ("parts",):
-            return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
+            return Value(UNEVEN, sort=sorts.PART) if at.dep & RANK else PLAIN
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:
             return v._replace(sort=v.sort[1])

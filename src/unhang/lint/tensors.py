@@ -44,6 +44,7 @@ _OF_BYTES = {
     "bytearray",
 }
 OWN_WIDTH = "padded to the longest of this rank's own sequences"
+OWN_PART = "one row longer on some ranks where the rows do not divide evenly"
 _PICKLED = ("ragged", "pickle.dumps")
 _SPREADS = {"std", "var", "mean", "norm"}
 _CUTS = {"chunk", "array_split", "tensor_split"}
@@ -234,7 +235,9 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
 
 
 def _part_of(full: str, base: Value, name: str, args: list[Value]) -> Value | None:
-    """What is asked of losses by their words, of a mask, of numbers that somebody gave; None: something else is."""
+    """What is asked of losses by their words, of a mask, of a part of rows, of numbers that somebody gave; None: something else is."""
+    if name in ("contiguous", "clone") and base.sort == sorts.PART:
+        return base
     if full == "torch.bincount" and args and args[0].kind == "ragged":
         return Value(OWN_BATCH, sort=sorts.COUNT)
     if name == "tolist" and not full and base.kind == "param" and not base.dep:
