@@ -19,6 +19,7 @@ from unhang.lint.keeping import (
     by_conditions,
     fill,
     is_by_batch,
+    is_plain_dictionary,
     keep,
     marks_of,
     note_bar,
@@ -307,7 +308,7 @@ class Frame(Blocks):
             if c.value.dep & DIFFERS and depth >= inside
         ]
         if s.kind == "return":
-            if isinstance(value.const, bool):
+            if isinstance(value.const, bool) or is_plain_dictionary(s.value):
                 self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
             self._none_returned.append((value.const is None, all_of([c.value for c, *_ in differing])))
             for cause, *_ in differing:

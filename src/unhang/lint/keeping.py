@@ -158,6 +158,11 @@ def is_new_dictionary(e: Expr) -> bool:
     return False
 
 
+def is_plain_dictionary(e: Expr | None) -> bool:
+    """`{"stop": True}`, `{}`: which of several such is given back, conditions say."""
+    return isinstance(e, Op) and e.op == "dict" and all(isinstance(part, Const) for part in e.parts)
+
+
 def place_of(e: Expr) -> Op | None:
     """`kept[key]` in `kept[key].append(x)`; None: something else is done."""
     match e:

@@ -162,8 +162,9 @@ class Passing(Operators):
             return Value(base.dep | MISSING, base.params)
         if base.sort == sorts.OWN_KEYS and base.dep & LOCAL and len(args) == 1:
             return Value(LOCAL, sort=sorts.TEST)
-        if base.kind in ("", "param") and base.dep & (LOSS | MAYBE) | len(base.params) and not base.dep & RANK:
-            return Value(base.dep & (LOSS | MAYBE), base.params)
+        is_open = base.kind in ("", "param", "test") and not base.dep & RANK
+        if is_open and base.dep & (LOSS | MAYBE) | len(base.params):
+            return Value(base.dep & (LOSS | MAYBE), base.params, base.sort if base.sort == sorts.TEST else None)
         return in_table(base.sort, args[0]) if base.kind == "table" else None
 
     def group_asked(self, node: Call, owner: str, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AnySet
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
@@ -127,8 +128,12 @@ def _is_sampler(project: Project, file: int, cls: str) -> bool:
 
 def is_counted(project: Project, file: int, cls: str) -> bool:
     """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks."""
-    own = (f for f in project.all_methods(file, cls) if f.name != "__len__")
-    return any(map(_counts if _is_sampler(project, file, cls) else _divides, own))
+    own = [f for f in project.all_methods(file, cls) if f.name != "__len__"]
+    if not _is_sampler(project, file, cls):
+        return any(map(_divides, own))
+    bound = [(t.path, n.value) for f in own for n in f.bindings for t in n.targets if isinstance(t, Ref)]
+    lengths = {name for name, _ in bound} - {name for name, value in bound if name_of(value) != "len"}
+    return any(_counts(f, lengths) for f in own)
 
 
 def holds_items(project: Project, file: int, cls: str) -> bool:
@@ -139,9 +144,10 @@ def holds_items(project: Project, file: int, cls: str) -> bool:
     return has_items and not any(map(_counts, own))
 
 
-def _counts(function: Function) -> bool:
-    """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names."""
-    names = (n.path.rpartition(".")[2].lower() for n in nodes_in(function.body) if isinstance(n, Ref))
+def _counts(function: Function, lengths: AnySet[str] = frozenset()) -> bool:
+    """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names. `lengths`: names of what is counted as it is."""
+    paths = (n.path for n in nodes_in(function.body) if isinstance(n, Ref) and n.path not in lengths)
+    names = (path.rpartition(".")[2].lower() for path in paths)
     return any(_COUNTED.search(name) for name in names) or _divides(function, ("//", "*", "/"))
 
 

@@ -308,3 +308,23 @@ def trains_on_tokens(net, texts, held_out):
             break
     for batch in DataLoader(Tokens(held_out, 1024, infinite=False)):
         model(batch).mean().backward()  # LNT110
+
+
+class CountedAsItIs(Sampler):
+    def __init__(self, items, rank, world):
+        self.rank, self.world = rank, world
+        self.total_size = len(items)
+
+    def __iter__(self):  # LNT110
+        indices = list(range(self.total_size))
+        return iter(indices[self.rank : self.total_size : self.world])
+
+
+class CountedUpwards(Sampler):
+    def __init__(self, items, rank, world):
+        self.rank, self.world = rank, world
+        self.total_size = rounded(len(items), world)
+
+    def __iter__(self):
+        indices = list(range(self.total_size))
+        return iter(indices[self.rank : self.total_size : self.world])
