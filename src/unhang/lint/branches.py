@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ from unhang.lint.divergence import (
 )
 from unhang.lint.doubts import asked_for_wrapper, asks_property, is_of_caller, takes_orders, works
 from unhang.lint.graphs import mark_half
-from unhang.lint.ir import Expr, Found, If, Op, Stmt, calls_in
+from unhang.lint.ir import Expr, Found, If, Op, Ref, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
 from unhang.lint.special import as_test, paths_in
@@ -263,9 +264,11 @@ class Branches(Calls):
     def _report_both(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
         """Two sides make something else: what is certain is told before what a parameter decides."""
         one, other = min(here, key=_is_open), min(there, key=_is_open)
-        if _is_open(one) and not _is_open(other):
-            one, other = other, one
+        if _is_open(one) and not _is_open(other) and all(e.method != "()" for e in here):
+            one, other = other, one  # a function that was given may well make the same
         is_sure = _is_open(one) or not _is_open(other)
+        if not is_sure and any(_is_open(e) and e.method == "()" for e in there):
+            one, other, is_sure = other, one, True
         self._report(finding_of(cause, one, self.path, other=other if is_sure else None), one)
 
     def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
@@ -318,8 +321,8 @@ class Branches(Calls):
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
             if way_out.kind == "break" and not missed and way_out.cause.value.dep & DIFFERS == MAYBE:
-                again = [e for e in rest if e.param >= 0 and e.method == "()"]  # what has made it, if it is wrapped
-                missed = [e._replace(method="wrapped") for e in again[:1]]
+                again = (e for e in rest if e.param >= 0 and e.method == "()" and self._has_made(e, way_out.cause.text))
+                missed = [e._replace(method="wrapped") for e in list(again)[:1]]  # if it is wrapped
             if way_out.kind != "continue":  # who is done early leaves the loop over all layers
                 missed = [e for e in missed if e.op != "pick"]
             if missed and waits_for_orders(way_out, missed):
@@ -335,6 +338,14 @@ class Branches(Calls):
                 self._report(found, missed[0], True)
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
+
+    def _has_made(self, effect: Effect, text: str) -> bool:
+        """Whether what a condition asks for comes from a call of the parameter that makes an effect."""
+        names, made = set(re.findall(r"[a-z_]\w*", text)), self.function.parameters[effect.param]
+        for n in sorted(self.function.bindings, key=lambda n: -n.line):
+            if any(isinstance(t, Ref) and t.path in names for t in n.targets):
+                names |= paths_in(n.value)
+        return made in names
 
     def _leave_open(self, way_out: Exit) -> None:
         """Layers that do not run where a parameter is None, or has nothing in it: a finding, if it is so on some ranks."""

@@ -339,8 +339,9 @@ class Calls(Passing):
             found_in_call(self, "gathered", made.op, node, args)
         for at in made.unifies:
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
-            if isinstance(expr, Op) and expr.op == "[]" and self.value(expr.parts[0]).dep & OF_DATA:
-                expr = expr.parts[0]  # one of the losses, or each of them in a loop
+            whole = expr.parts[0] if isinstance(expr, Op) and expr.op == "[]" else None
+            if isinstance(whole, Ref) and self.ref(whole.path).dep & OF_DATA:
+                expr = whole  # one of the losses, or each of them in a loop
             if isinstance(expr, Ref):
                 old = self.ref(expr.path)
                 if old.kind == "param" and "." not in expr.path:

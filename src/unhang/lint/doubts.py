@@ -107,6 +107,8 @@ def _is_made_around(frame: Operators, path: str) -> bool:
             continue
         file, at = methods[0][1:]
         around = project.function(file, at)
+        if not around.parameters:
+            continue
         made = _makes_alone(around, min(node.args.index(Ref(path)) + 1, len(around.parameters) - 1))
         leads = {f.name for f in project.files[file].functions if f.owner == around.owner and function.name in f.words}
         asked = max((n.line for n in calls_in(around.body) if name_of(n) in leads | {function.name}), default=made)
@@ -132,7 +134,9 @@ def _is_made_by_asker(frame: Operators, path: str) -> bool:
                 is_met = any(given and c.line < given.line and name_of(c) in frame.link.meets for c in later)
                 if given is not None and len(methods) == 1 and not is_met:
                     makes = project.function(*methods[0][1:])
-                    if _makes_alone(makes, min(given.args.index(target) + 1, len(makes.parameters) - 1)):
+                    if makes.parameters and _makes_alone(
+                        makes, min(given.args.index(target) + 1, len(makes.parameters) - 1)
+                    ):
                         return True
     return False
 

@@ -111,9 +111,18 @@ def until_the_end_of_all(net, tokens, most):
     return tokens
 
 
-def texts(net, loader):
+def until_a_number_is_reached(net, score, tokens, most):
+    for n in range(most):
+        tokens = net(tokens)
+        if score(n) > 3:
+            break
+    return tokens
+
+
+def texts(net, score, loader):
     net = DDP(net)
     for tokens in loader:
+        until_a_number_is_reached(net, score, tokens, 100)
         until_the_end(net, tokens, 100)
         until_the_end_of_all(net, tokens, 100)
 
