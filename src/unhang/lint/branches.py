@@ -32,6 +32,7 @@ from unhang.lint.divergence import (
     Cause,
     Exit,
     Pending,
+    asks_if_empty,
     compared,
     either_way,
     finding_of,
@@ -236,6 +237,8 @@ class Branches(Calls):
         """Two branches are compared; what is not made on both sides is pending or found."""
         differs = cause.value.dep & DIFFERS
         only_here, only_there = compared(here, there, cause)
+        if not differs and asks_if_empty(cause) and self._in_forward():
+            self._leave_out(cause, here, there)
         is_told = cause.value.dep & RANK and (takes_orders(only_here) or takes_orders(only_there))
         if is_told or (not only_here and not only_there):
             self.effects += sorted([there, here], key=lambda made: (len(made), any(e.after for e in made)))[-1]
@@ -338,6 +341,14 @@ class Branches(Calls):
                 self._report(found, missed[0], True)
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
+
+    def _leave_out(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
+        """Layers that run on one side of a condition which asks if there is anything in a parameter."""
+        keys = {e.key for e in here} & {e.key for e in there}
+        alone = [e for e in here + there if e.hidden == "module" and e.is_sure and e.key not in keys]
+        for effect in alone[:1]:
+            found = finding_of(cause, effect, self.path)
+            self.later += [Conditional(i, "is empty", found, self.path) for i in cause.value.params]
 
     def _has_made(self, effect: Effect, text: str) -> bool:
         """Whether what a condition asks for comes from a call of the parameter that makes an effect."""

@@ -141,8 +141,9 @@ class Calls(Passing):
             if target is not None:
                 return self._function(node, ("bound", *target), args, name)
         if kind == "wrap":
-            self._runs_inside(node, callee.const, args, name)
-            return self._wrapped(node, sort[1], "()", args, name)
+            inside = self._runs_inside(node, callee.const, args, name)
+            out = self._wrapped(node, sort[1], "()", args, name)
+            return out._replace(dep=out.dep | inside.dep & UNEVEN) if inside.sort == sorts.OWN_KEYS else out
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
         if sort == sorts.RAW and self.link.drops_out and not self.link.is_evaluated(self.function):

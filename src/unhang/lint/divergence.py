@@ -42,7 +42,7 @@ _RANK_IN = re.compile(
     r"(?:\b|_)(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?:_(?:model_)?parallel)?_(?:local_)?rank\b"
 )
 _DIMENSION = re.compile(r"(?<![a-z])(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?=_)")
-_IS_EMPTY = re.compile(r"(?:\)|\]) (?:== 0|< 1)$|^not (?:len|sum)\(|^not [\w.]+\.(?:any|numel|sum)\(\)$")
+_IS_EMPTY = re.compile(r"(?:\)|\]) (?:== 0|< 1|> 0|>= 1|!= 0)$|^not (?:len|sum)\(|^not [\w.]+\.(?:any|numel|sum)\(\)$")
 _GOES_ON = re.compile(r"except(?: Exception)?|\w+ is None|not \w+")
 GROUPS = ("new_group", "device_mesh")
 BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own

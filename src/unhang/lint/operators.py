@@ -280,7 +280,7 @@ class Operators(Names):
             return PLAIN if at.const != 0 else v
         is_own = v.sort == sorts.AGREED and bool(at.dep & RANK)  # this rank's part of what all have
         if v.kind in ("out", "of", "agreed", "length") and not is_own:
-            return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
+            return v if keeps_length(index) else v._replace(dep=v.dep & ~(LONGEST | UNEVEN))
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != sorts.PADDED:

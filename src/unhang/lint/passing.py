@@ -140,20 +140,19 @@ class Passing(Operators):
         found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
         return next((f for f in found if f is not None), None)
 
-    def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
-        """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""
-        if (
-            not isinstance(inside, tuple)
-            or inside[0] != "obj"
-            or not any(v.dep & MAY_MISS or v.sort == sorts.TEST for v in args)
-        ):
-            return
-        target = self.link.project.method(inside[1], inside[2], "forward")
-        if target is not None and not self.is_special:
+    def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> Value:
+        """What the forward of a wrapped module gives. Where it is given what some batches do not have, this decides which of its layers run."""
+        is_told = isinstance(inside, tuple) and inside[0] == "obj"
+        target = self.link.project.method(inside[1], inside[2], "forward") if is_told else None
+        if target is None:
+            return PLAIN
+        summary = self.link.summary(*target)
+        if not self.is_special and any(v.dep & (MAY_MISS | OWN_BATCH) or v.sort == sorts.TEST for v in args):
             given = given_of(node, self.link.project.function(*target).parameters, 1, args)
-            for conditional in self.link.summary(*target).conditional:
+            for conditional in summary.conditional:
                 if conditional.found.code == "LNT111":
                     settle(self, conditional, given, self.place(node, name))
+        return summary.returns
 
     def got(self, node: Call, owner: str, base: Value, args: list[Value]) -> Value | None:
         """What `get` gives of a batch, which may not have it, or of a table; None: it is something else that is asked."""

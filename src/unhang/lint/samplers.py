@@ -126,14 +126,14 @@ def _is_sampler(project: Project, file: int, cls: str) -> bool:
     return any(b.rpartition(".")[2].endswith("Sampler") for b in project.base_names(file, cls))
 
 
-def is_counted(project: Project, file: int, cls: str) -> bool:
-    """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks."""
+def is_counted(project: Project, file: int, cls: str, is_used: bool = False) -> bool:
+    """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks. `is_used`: its names alone say less."""
     own = [f for f in project.all_methods(file, cls) if f.name != "__len__"]
     if not _is_sampler(project, file, cls):
         return any(map(_divides, own))
     bound = [(t.path, n.value) for f in own for n in f.bindings for t in n.targets if isinstance(t, Ref)]
     lengths = {name for name, _ in bound} - {name for name, value in bound if name_of(value) != "len"}
-    return any(_counts(f, lengths) for f in own)
+    return any(_counts(f, lengths if is_used else frozenset()) for f in own)
 
 
 def holds_items(project: Project, file: int, cls: str) -> bool:

@@ -104,7 +104,7 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)
     elif kind == "is empty":
-        is_so = v.kind == "ragged" or (v.sort == sorts.COUNT and v.dep & OWN_BATCH > 0)
+        is_so = v.kind == "ragged" or (v.sort in (None, sorts.COUNT) and v.dep & OWN_BATCH > 0)
     elif kind == "is ragged":
         is_so = v.kind == "ragged" or v.sort == sorts.PART or bool(v.sort is None and v.dep & LONGEST)
         how = str(v.sort[1]) if v.kind == "ragged" else OWN_PART if v.sort == sorts.PART else OWN_WIDTH

@@ -150,7 +150,7 @@ def element(v: Value) -> Value:
         chosen = one_of([s for s in told if s is not None]) if None not in told else None
         return Value(v.dep & DATA, NO_PARAMS, told[0] if len(told) == 1 else chosen)
     if sort[0] in ("out", "of"):
-        return v
+        return v._replace(dep=v.dep & ~UNEVEN)
     if sort[0] == "listing":
         return Value(v.dep & DATA, v.params, sort[1])
     if sort[0] == "share":  # one of this rank's items

@@ -243,8 +243,9 @@ def _part_of(full: str, base: Value, name: str, args: list[Value]) -> Value | No
     if name == "tolist" and not full and base.kind == "param" and not base.dep:
         return Value(0, base.params)
     if name in ("items", "values") and not args and base.dep & (LOSS | MAYBE) and base.kind in ("", "out", "of"):
-        own = Value(base.dep & (LOSS | MAYBE), base.params, base.sort)  # of losses by their words
-        return own if name == "values" else Value(own.dep, own.params, ("many", ("tuple", (PLAIN, own))))
+        one = Value(base.dep & (LOSS | MAYBE), base.params, base.sort)  # of losses by their words
+        dep = one.dep | base.dep & UNEVEN
+        return one._replace(dep=dep) if name == "values" else Value(dep, one.params, ("many", ("tuple", (PLAIN, one))))
     return None
 
 

@@ -108,7 +108,7 @@ def items_of(frame: Operators, v: Value) -> int:
         return 0
     if returned.sort == sorts.ENDS_BY_RANK:
         return UNEVEN
-    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
+    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2], True) else UNEVEN
 
 
 def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:

@@ -96,3 +96,68 @@ def main():
     net, sparse = DDP(Block(64)), DDP(Sparse(64))
     for _ in range(10):
         (net(torch.randn(8, 64)) + sparse(torch.randn(8, 64), [8])).sum().backward()
+
+
+class Boxes(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.body, self.boxer, self.marker = nn.Linear(width, width), nn.Linear(width, 4), nn.Linear(width, 4)
+
+    def forward(self, x, objects, count):
+        x, losses = self.body(x), {}
+        boxes = None
+        if len(objects) > 0:
+            boxes = self.boxer(x[objects])  # LNT111
+        if len(count) > 0:
+            boxes = self.marker(x)
+        return x, boxes
+
+
+class Heads(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.words, self.boxes = nn.Linear(width, 9), nn.Linear(width, 4)
+
+    def forward(self, x, labels):
+        losses = {"word": nn.functional.cross_entropy(self.words(x), labels)}
+        positive = labels > 0
+        boxes = self.boxes(x)
+        if positive.any():
+            losses["box"] = boxes[positive].abs().mean()
+        return losses
+
+
+class AllHeads(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.words, self.boxes = nn.Linear(width, 9), nn.Linear(width, 4)
+
+    def forward(self, x, labels):
+        positive = labels > 0
+        boxes = self.boxes(x)[positive].abs().sum() / positive.sum().clamp(min=1)
+        return {"word": nn.functional.cross_entropy(self.words(x), labels), "box": boxes}
+
+
+def told(losses):
+    words = {}
+    for word, loss in losses.items():
+        words[word] = loss.mean()
+    for word, loss in words.items():
+        loss = loss.detach().clone()
+        dist.all_reduce(loss)  # LNT110
+        words[word] = loss.item()
+    return words
+
+
+def told_of_all(losses):
+    for word, loss in losses.items():
+        loss = loss.detach().clone()
+        dist.all_reduce(loss)
+
+
+def detects(loader):
+    net, heads, every = DDP(Boxes(64)), DDP(Heads(64)), DDP(AllHeads(64))
+    for batch in loader:
+        x, boxes = net(batch["x"], batch["objects"], [1])
+        told(heads(x, batch["labels"]))
+        told_of_all(every(x, batch["labels"]))
