@@ -24,6 +24,7 @@ from unhang.lint.ir import (
     statements_in,
 )
 from unhang.lint.orders import found_in_order
+from unhang.lint.samplers import setting_to_go_on
 from unhang.lint.single import (
     after_failure,
     close_handler,
@@ -41,6 +42,7 @@ from unhang.lint.values import (
     FAILED,
     LOCAL,
     LOSS,
+    NO_PARAMS,
     OWN_BATCH,
     PLAIN,
     RAISED,
@@ -64,6 +66,18 @@ _ALL = {"Exception", "BaseException"}
 def is_end(s: Stmt) -> bool:
     """Whether a statement ends the rank."""
     return (isinstance(s, Leave) and s.kind == "raise") or (isinstance(s, Do) and ends_process(s.value))
+
+
+def gone_through(e: Expr) -> str:
+    """The name of what a loop goes through: `losses` in `losses.values()` and `enumerate(losses)`; empty: it has none."""
+    match e:
+        case Ref(path=path):
+            return path
+        case Call(func=Ref(path=path), args=[]) if path.endswith((".values", ".items")):
+            return path.rpartition(".")[0]
+        case Call(func=Ref(path="enumerate" | "sorted" | "list" | "reversed"), args=[of, *_]):
+            return gone_through(of)
+    return ""
 
 
 class Blocks(Branches):
@@ -108,7 +122,10 @@ class Blocks(Branches):
         mine = [e for e in self.ways_out if e not in exits and (e.rest or dep)]
         own = self._cut(at)
         is_again = bool(own) and {e.key for e in made} <= {e.key for e in own}
-        self.caught = {n: n_dep for n, n_dep, _ in raised if n in handler.names}
+        self.caught = {}
+        for name, by, _ in raised:
+            if name in handler.names:
+                self.caught[name] = self.caught.get(name, 0) | by
         if found_in_handler(self, handler, end, made, own, is_fallback or is_again):
             mine = []
         for way_out in mine:
@@ -165,6 +182,7 @@ class Blocks(Branches):
             self.go_through(over)
         endless = not is_for and over.const is True
         is_uneven = bool(over.dep & UNEVEN)
+        self._note_setting(s, over)
         self._endless += endless
         self._uneven_loops += is_uneven
         of_parameter = over.sort[1:2] if is_for and over.kind == "param" else ()
@@ -176,6 +194,7 @@ class Blocks(Branches):
         before_it, self._round = self._round, -1 if is_for else len(self.effects)
         end = self._rounds_of(s, over)
         self.loops -= 1
+        self._agree_on_all(s)
         self._round = before_it
         self._fills -= fills
         together, self._leaves_together = self._leaves_together, together
@@ -189,8 +208,7 @@ class Blocks(Branches):
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
         self.ways_out = exits + [e for e in mine if e.kind not in ("break", "continue")]
-        if not is_for and over.const is UNKNOWN:
-            over = either(over, self.value(s.over))
+        over = either(over, self.value(s.over)) if not is_for and over.const is UNKNOWN else over
         is_ragged = over.kind == "ragged"
         over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
         uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & (DIFFERS | UNEVEN)
@@ -201,8 +219,8 @@ class Blocks(Branches):
             found_in_order(self, s, over, made)
         else:
             self._wait_for_others(self.effects[begin:])
-        if is_for and over.sort == sorts.FILLED:
-            over = over._replace(dep=LOSS)
+        self.counts |= over.params if is_for and made and over.kind == "sized" else NO_PARAMS
+        over = over._replace(dep=LOSS) if is_for and over.sort == sorts.FILLED else over
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))
         if uneven and made and not self.uneven_is_fine and not (is_for and (together or self._begins_anew(s))):
             self._uneven(s, over, made, mark)
@@ -227,6 +245,22 @@ class Blocks(Branches):
         self._limits.pop()
         self._implied.pop()
         return end
+
+    def _note_setting(self, s: Loop, over: Value) -> None:
+        """`while self.repeat: yield from items`, of a generator."""
+        if self.function.is_generator and not self.conditions and not self.loops and not over.dep:
+            self._goes_on = self._goes_on or setting_to_go_on(s)
+
+    def _agree_on_all(self, s: Loop) -> None:
+        """`for loss in losses.values(): all_reduce(loss)`: all of them are agreed on after it."""
+        bound = {
+            t for n in statements_in(s.body) if isinstance(n, Set) for target in n.targets for t in paths_in(target)
+        }
+        names = paths_in(s.target) - bound if s.target is not None else ()
+        if any(self.env.get(name, PLAIN).sort == sorts.AGREED for name in names):
+            path = gone_through(s.over)
+            if path and self.ref(path).sort != sorts.AGREED:
+                self.env[path] = Value(sort=sorts.AGREED)
 
     def _forget_none(self, body: list[Stmt]) -> None:
         """What is None before a loop, and is bound in it, is None in its first round alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,13 +32,14 @@ from unhang.lint.divergence import (
     Cause,
     Exit,
     Pending,
+    asks_if_empty,
     compared,
     either_way,
     finding_of,
 )
 from unhang.lint.doubts import asked_for_wrapper, asks_property, is_of_caller, takes_orders, works
 from unhang.lint.graphs import mark_half
-from unhang.lint.ir import Expr, Found, If, Op, Stmt, calls_in
+from unhang.lint.ir import Expr, Found, If, Op, Ref, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
 from unhang.lint.special import as_test, paths_in
@@ -46,6 +48,7 @@ from unhang.lint.values import (
     DOUBT,
     HELD,
     LOCAL,
+    MAYBE,
     PLAIN,
     RANK,
     TOLD,
@@ -234,6 +237,8 @@ class Branches(Calls):
         """Two branches are compared; what is not made on both sides is pending or found."""
         differs = cause.value.dep & DIFFERS
         only_here, only_there = compared(here, there, cause)
+        if not differs and asks_if_empty(cause) and self._in_forward():
+            self._leave_out(cause, here, there)
         is_told = cause.value.dep & RANK and (takes_orders(only_here) or takes_orders(only_there))
         if is_told or (not only_here and not only_there):
             self.effects += sorted([there, here], key=lambda made: (len(made), any(e.after for e in made)))[-1]
@@ -250,7 +255,7 @@ class Branches(Calls):
         single = set(map(id, only_here + only_there))
         self.effects += [e for e in here + there if id(e) not in single]
         if only_here and only_there and cause.value.dep & RANK:
-            self._report(finding_of(cause, only_here[0], self.path, other=only_there[0]), only_here[0])
+            self._report_both(cause, only_here, only_there)
             return
         for effects, zero in (
             (only_here, cause.value.zero),
@@ -258,6 +263,16 @@ class Branches(Calls):
         ):
             if effects:
                 self._pending.append(Pending(cause._replace(value=cause.value._replace(zero=zero)), effects))
+
+    def _report_both(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
+        """Two sides make something else: what is certain is told before what a parameter decides."""
+        one, other = min(here, key=_is_open), min(there, key=_is_open)
+        if _is_open(one) and not _is_open(other) and all(e.method != "()" for e in here):
+            one, other = other, one  # a function that was given may well make the same
+        is_sure = _is_open(one) or not _is_open(other)
+        if not is_sure and any(_is_open(e) and e.method == "()" for e in there):
+            one, other, is_sure = other, one, True
+        self._report(finding_of(cause, one, self.path, other=other if is_sure else None), one)
 
     def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
         if self.is_special and not is_passed:  # it is found where the caller gives the value
@@ -308,6 +323,9 @@ class Branches(Calls):
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
+            if way_out.kind == "break" and not missed and way_out.cause.value.dep & DIFFERS == MAYBE:
+                again = (e for e in rest if e.param >= 0 and e.method == "()" and self._has_made(e, way_out.cause.text))
+                missed = [e._replace(method="wrapped") for e in list(again)[:1]]  # if it is wrapped
             if way_out.kind != "continue":  # who is done early leaves the loop over all layers
                 missed = [e for e in missed if e.op != "pick"]
             if missed and waits_for_orders(way_out, missed):
@@ -324,12 +342,30 @@ class Branches(Calls):
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
 
+    def _leave_out(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
+        """Layers that run on one side of a condition which asks if there is anything in a parameter."""
+        keys = {e.key for e in here} & {e.key for e in there}
+        alone = [e for e in here + there if e.hidden == "module" and e.is_sure and e.key not in keys]
+        for effect in alone[:1]:
+            found = finding_of(cause, effect, self.path)
+            self.later += [Conditional(i, "is empty", found, self.path) for i in cause.value.params]
+
+    def _has_made(self, effect: Effect, text: str) -> bool:
+        """Whether what a condition asks for comes from a call of the parameter that makes an effect."""
+        names, made = set(re.findall(r"[a-z_]\w*", text)), self.function.parameters[effect.param]
+        for n in sorted(self.function.bindings, key=lambda n: -n.line):
+            if any(isinstance(t, Ref) and t.path in names for t in n.targets):
+                names |= paths_in(n.value)
+        return made in names
+
     def _leave_open(self, way_out: Exit) -> None:
-        """Layers that do not run where a parameter is None: a finding, if it is so on some ranks."""
-        missed = [e for e in compared(way_out.rest, way_out.made, way_out.cause)[0] if e.hidden == "module"]
+        """Layers that do not run where a parameter is None, or has nothing in it: a finding, if it is so on some ranks."""
+        made = {e.key for e in way_out.made}
+        missed = [e for e in way_out.rest if e.hidden == "module" and e.is_sure and e.key not in made]
+        asked = "is None" if way_out.cause.value.sort == ("none test",) else "is empty"
         for effect in missed[:1]:
             found = finding_of(way_out.cause, effect, self.path)
-            self.later += [Conditional(i, "is None", found, self.path) for i in way_out.cause.value.params]
+            self.later += [Conditional(i, asked, found, self.path) for i in way_out.cause.value.params]
 
 
 def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
@@ -337,6 +373,10 @@ def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
     by_rank = way_out.cause.value.dep & DIFFERS == RANK and way_out.kind == "continue"
     is_told = bool(way_out.cause.value.zero) and all(e.op == "broadcast" for e in missed)
     return by_rank and (is_told or way_out.is_first)
+
+
+def _is_open(e: Effect) -> bool:
+    return e.param >= 0
 
 
 def worst_first(effects: list[Effect]) -> list[Effect]:

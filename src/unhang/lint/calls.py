@@ -9,7 +9,7 @@ from unhang.lint import known, sorts
 from unhang.lint.arguments import is_sharded_later, name_at
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Ref
+from unhang.lint.ir import Attr, Call, Const, Found, Op, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.single import found_in_call
@@ -19,7 +19,6 @@ from unhang.lint.special import (
     is_own_path,
     is_plain_method,
     is_share,
-    leaves_of,
     makes_batches,
     prepared,
     text_of,
@@ -28,6 +27,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     CHANCE,
+    COMPARES,
     DIFFERS,
     DOUBT,
     DRAWN,
@@ -47,7 +47,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import SPECIAL, drawn
+from unhang.lint.wellknown import SPECIAL, drawn, is_own_metric, metric
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -60,8 +60,15 @@ _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
-_KEEPS_ALONE = b"sync_on_compute"
 _PROCESSES = {"Process", "spawn", "start_processes"}
+_JOINS = {
+    "torch.cat",
+    "torch.concat",
+    "torch.stack",
+    "numpy.concatenate",
+    "numpy.stack",
+    "torch.utils.data.TensorDataset",
+}
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
@@ -113,23 +120,30 @@ class Calls(Passing):
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full], args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            return self._metric(node)
+            return metric(self, node)
         sort, kind = callee.sort, callee.kind
         if kind == "one of":
             return self._one_of(node, sort[1], args, name)
+        if kind == "bound" and base.kind == "obj" and name in known.HIDDEN["metric"] and is_own_metric(self, sort):
+            return self._wrapped(node, "metric", name, args, name)
         if kind in ("fn", "bound"):
             return self._function(node, sort, args, name)
         if kind == "class":
             return self._constructor(node, sort, args, name)
+        if kind in ("layer", "obj") and self._gathers(node, callee):
+            self.emit(Effect("forward", "", (self.place(node, name),), "engine"))
         if kind == "layer":
             self._layer(node, str(sort[1]), name)
+            if args and args[0].sort == sorts.PART:  # as many rows as it was given
+                return args[0]
         if kind == "obj":
             target = self._called_object(node, sort, name)
             if target is not None:
                 return self._function(node, ("bound", *target), args, name)
         if kind == "wrap":
-            self._runs_inside(node, callee.const, args, name)
-            return self._wrapped(node, sort[1], "()", args, name)
+            inside = self._runs_inside(node, callee.const, args, name)
+            out = self._wrapped(node, sort[1], "()", args, name)
+            return out._replace(dep=out.dep | inside.dep & UNEVEN) if inside.sort == sorts.OWN_KEYS else out
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
         if sort == sorts.RAW and self.link.drops_out and not self.link.is_evaluated(self.function):
@@ -168,7 +182,7 @@ class Calls(Passing):
             if made is not None:
                 return self._collective(node, made, args, name)
             if name == "prepare" or (sort[1] == "fabric" and name.startswith("setup")):
-                return prepared(node)
+                return prepared(node, args)
         if sort in (sorts.DRAWS, sorts.GENERATOR):
             return drawn(self, owner, base, name, args)
         if (kind in ("wrap", "obj") or sort == sorts.ALONE) and name in _SAME_OBJECT:  # `Net().to(device)`
@@ -191,30 +205,10 @@ class Calls(Passing):
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
 
-    def _metric(self, node: Call) -> Value:
-        """A metric of torchmetrics. It meets where it is computed, unless it, or each of which it is made, is told to keep to itself."""
-        bound = [n.value for n in self.function.bindings if any(a in n.targets for a in node.args)]
-        told = {self._meets_alone(e) for a in (*node.args, *bound) for e in leaves_of(a)} - {None}
-        is_alone = self._is_told_alone(node) or told == {True} or not self.link.is_parallel
-        return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
-
-    def _meets_alone(self, e: Expr) -> bool | None:
-        """Whether a metric of which another one is made keeps to itself; None: it is no metric."""
-        if isinstance(e, Call):
-            is_metric = isinstance(e.func, Ref) and self.link.full_of(self.ref(e.func.path)).startswith("torchmetrics.")
-            return self._is_told_alone(e) if is_metric else None
-        sort = self.ref(e.path).sort if isinstance(e, Ref) else None
-        return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
-
     def _replica(self, v: Value) -> Value:
         """A module on the device of its core: what it gives is of this rank's batch, as with a wrapper."""
         is_module = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
         return Value(sort=("wrap", "replica"), const=v.sort[:3]) if is_module else v
-
-    def _is_told_alone(self, node: Call) -> bool:
-        """Whether a metric is told to keep to itself, or may be by what is not written out."""
-        is_open = "" in node.names and any(_KEEPS_ALONE in bytes(f.raw) for f in self.source.functions)
-        return is_open or node.given("sync_on_compute") == Const(False)
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
@@ -287,12 +281,14 @@ class Calls(Passing):
             return Value(LOCAL, sort=sorts.TEST)
         if full in known.LISTS_FOLDER or (owner and not full and name in ("iterdir", "glob", "rglob")):
             return Value(sort=sorts.LISTING)
-        if any(is_share(a) for a in args) and makes_batches(name or full):
+        if any(is_share(a) for a in args) and (full in _JOINS or makes_batches(name or full)):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
         for v in args if full in _GO_THROUGH else ():
             if v.kind == "obj":
                 self.go_through(v)
+        if ("ext", full) in COMPARES:
+            return joined._replace(sort=sorts.TEST) if joined.dep or joined.params else PLAIN
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
@@ -344,6 +340,9 @@ class Calls(Passing):
             found_in_call(self, "gathered", made.op, node, args)
         for at in made.unifies:
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
+            whole = expr.parts[0] if isinstance(expr, Op) and expr.op == "[]" else None
+            if isinstance(whole, Ref) and self.ref(whole.path).dep & OF_DATA:
+                expr = whole  # one of the losses, or each of them in a loop
             if isinstance(expr, Ref):
                 old = self.ref(expr.path)
                 if old.kind == "param" and "." not in expr.path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from unhang.lint import sorts
 from unhang.lint.ir import Found
 from unhang.lint.values import (
     CHANCE,
@@ -41,6 +42,7 @@ _RANK_IN = re.compile(
     r"(?:\b|_)(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?:_(?:model_)?parallel)?_(?:local_)?rank\b"
 )
 _DIMENSION = re.compile(r"(?<![a-z])(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?=_)")
+_IS_EMPTY = re.compile(r"(?:\)|\]) (?:== 0|< 1|> 0|>= 1|!= 0)$|^not (?:len|sum)\(|^not [\w.]+\.(?:any|numel|sum)\(\)$")
 _GOES_ON = re.compile(r"except(?: Exception)?|\w+ is None|not \w+")
 GROUPS = ("new_group", "device_mesh")
 BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own
@@ -92,6 +94,11 @@ class Pending:
 
     cause: Cause
     effects: list[Effect]
+
+
+def asks_if_empty(cause: Cause) -> bool:
+    """Whether a condition asks if there is anything at all: `x.shape[0] == 0`, `sum(counts) == 0`, `not len(x)`."""
+    return cause.value.sort in (sorts.TEST, sorts.COUNT, sorts.LENGTH) and _IS_EMPTY.search(cause.text) is not None
 
 
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:

@@ -46,6 +46,9 @@ _WORKS = re.compile(
 )
 
 
+_MOST_CALLERS = 20
+
+
 def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: Collection[str]) -> bool:
     """Whether one rank alone changes what is at a path, and may do so before another one asks for it on this line, or after.
 
@@ -73,6 +76,8 @@ def changes(frame: Operators, path: str, line: int) -> bool:
         (in_loop and is_stop_file(path))
         or is_in_race(function, path, line, in_loop, frame.link.meets)
         or _is_made_after(frame, path, line)
+        or _is_made_around(frame, path)
+        or _is_made_by_asker(frame, path)
     )
 
 
@@ -87,22 +92,68 @@ def _is_made_after(frame: Operators, path: str, line: int) -> bool:
         return False
     function = frame.link.project.function(*key)
     at = node.args.index(Ref(path)) + (kind == "bound" and function.is_method)
-    return bool(function.parameters) and _makes_alone(function, min(at, len(function.parameters) - 1))
+    return bool(function.parameters) and _makes_alone(function, min(at, len(function.parameters) - 1)) > 0
 
 
-def _makes_alone(function: Function, at: int) -> bool:
-    """Whether one rank alone writes in a function to what parameter `at` says, or calls another parameter, that does so perhaps."""
+def _is_made_around(frame: Operators, path: str) -> bool:
+    """Whether the object that is asked gives its path to a function which comes to the question, and on one rank alone makes then what is there."""
+    project, function = frame.link.project, frame.function
+    if not path.startswith("self.") or not function.owner:
+        return False
+    own = (f for f in frame.source.functions if f.owner == function.owner and f is not function)
+    for node in (n for f in own for n in calls_in(f.body) if Ref(path) in n.args):
+        methods = project.methods_called(name_of(node))
+        if len(methods) != 1:
+            continue
+        file, at = methods[0][1:]
+        around = project.function(file, at)
+        if not around.parameters:
+            continue
+        made = _makes_alone(around, min(node.args.index(Ref(path)) + 1, len(around.parameters) - 1))
+        leads = {f.name for f in project.files[file].functions if f.owner == around.owner and function.name in f.words}
+        asked = max((n.line for n in calls_in(around.body) if name_of(n) in leads | {function.name}), default=made)
+        is_met = any(asked < n.line < made for n in calls_in(around.body) if name_of(n) in frame.link.meets)
+        if asked < made and not is_met:
+            return True
+    return False
+
+
+def _is_made_by_asker(frame: Operators, path: str) -> bool:
+    """Whether a function gives back the path for which it asks, and a caller has one rank alone make what is there, before the ranks meet."""
+    project, function = frame.link.project, frame.function
+    ends = (n for n in nodes_in(function.body) if isinstance(n, Leave) and n.kind == "return")
+    if "." in path or path in function.parameters or all(n.value != Ref(path) for n in ends):
+        return False
+    for _, caller in project.callers_by_name(function.name)[:_MOST_CALLERS]:
+        for n in caller.bindings:
+            target = n.targets[0]
+            if name_of(n.value) == function.name and isinstance(n.value, Call) and isinstance(target, Ref):
+                later = [c for c in calls_in(caller.body) if c.line > n.line]
+                given = min((c for c in later if target in c.args), key=lambda c: c.line, default=None)
+                methods = project.methods_called(name_of(given)) if given is not None else []
+                is_met = any(given and c.line < given.line and name_of(c) in frame.link.meets for c in later)
+                if given is not None and len(methods) == 1 and not is_met:
+                    makes = project.function(*methods[0][1:])
+                    if makes.parameters and _makes_alone(
+                        makes, min(given.args.index(target) + 1, len(makes.parameters) - 1)
+                    ):
+                        return True
+    return False
+
+
+def _makes_alone(function: Function, at: int) -> int:
+    """The line where one rank alone writes in a function to what parameter `at` says, or calls another parameter, that does so perhaps; 0: there is none."""
     name = function.parameters[at].lstrip("*")
     for node in nodes_in(function.body):
         match node:
             case If(test=test, body=made) | Op(op="if", parts=[test, made, _]):
                 if any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(test)):
                     calls = list(calls_in(made))
-                    if any(isinstance(n.func, Ref) and n.func.path in function.parameters for n in calls):
-                        return True
-                    if any(not _READS.search(name_of(n)) and any(_is_at(e, name) for e in n.args) for n in calls):
-                        return True
-    return False
+                    for n in calls:
+                        is_given = isinstance(n.func, Ref) and n.func.path in function.parameters
+                        if is_given or (not _READS.search(name_of(n)) and any(_is_at(e, name) for e in n.args)):
+                            return n.line
+    return 0
 
 
 def _is_at(e: Expr, path: str) -> bool:

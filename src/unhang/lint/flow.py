@@ -11,14 +11,15 @@ from unhang.lint import known, sorts
 from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
-from unhang.lint.divergence import Cause, Exit
+from unhang.lint.divergence import Cause, Exit, asks_if_empty
 from unhang.lint.doubts import works
-from unhang.lint.graphs import added, note_graph
+from unhang.lint.graphs import added, note_bare, note_graph, with_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
     by_conditions,
     fill,
     is_by_batch,
+    is_plain_dictionary,
     keep,
     marks_of,
     note_bar,
@@ -37,6 +38,7 @@ from unhang.lint.special import (
     is_collected,
     is_share,
     name_of,
+    names_raised,
     of_parameters,
     shared_sort,
     value_of_name,
@@ -94,12 +96,13 @@ class Frame(Blocks):
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
-        summary.alone, summary.puts = self.alone, self.puts
+        summary.alone, summary.puts, summary.counts = self.alone, self.puts, self.counts
         for key, by in self.puts.items():
             if by:
                 self.link.puts[key].add(("", (self.file, self.at), True))
         summary.marks = marks_of(self) if self.marked else {}
         returned = reduce(either, self._returned) if self._returned else PLAIN
+        returned = with_graph(self, returned, self._returned)
         if self._told_by and returned.const is UNKNOWN and returned.sort in (None, sorts.TEST):  # by what is given
             returned = returned._replace(params=returned.params | self._told_by, sort=sorts.TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
@@ -109,6 +112,7 @@ class Frame(Blocks):
             is_uneven = self._ends_unevenly or self._ends_by_rank
             ends = sorts.ENDS_BY_RANK if self._ends_by_rank else ("share", "generator")
             returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=self._until or passed)
+            returned = Value(sort=self._goes_on) if is_uneven and self._goes_on else returned
         summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
@@ -229,7 +233,9 @@ class Frame(Blocks):
             fill_in_order(self, base, value)
             is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
             dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
-            if dep and base in self.env:
+            if value.sort == sorts.AGREED and base in self.env and self.env[base].dep & LOSS:
+                self.env[base] = value  # what it had is agreed on, one by one
+            elif dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
             return
         if not isinstance(target, Ref):
@@ -302,7 +308,7 @@ class Frame(Blocks):
             if c.value.dep & DIFFERS and depth >= inside
         ]
         if s.kind == "return":
-            if isinstance(value.const, bool):
+            if isinstance(value.const, bool) or is_plain_dictionary(s.value):
                 self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
             self._none_returned.append((value.const is None, all_of([c.value for c, *_ in differing])))
             for cause, *_ in differing:
@@ -320,6 +326,7 @@ class Frame(Blocks):
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
                 value = value._replace(dep=value.dep | UNEVEN)
             self._returned.append(value)
+            note_bare(self, value)
             if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
                 self._ends_unevenly = True
         if s.kind == "raise":  # it ends well: the launcher leaves the others alone
@@ -360,14 +367,15 @@ class Frame(Blocks):
         if s.value is None:
             return
         if why.dep & DIFFERS or why.params or told:
-            self.raises.add((name_of(s.value), why.dep & DIFFERS or told, why.params))
+            self.raises |= {(name, why.dep & DIFFERS or told, why.params) for name in names_raised(s.value)}
         else:
-            self.refuses.append((name_of(s.value), [c.text for c, *_ in self.conditions]))
+            self.refuses += [(name, [c.text for c, *_ in self.conditions]) for name in names_raised(s.value)]
 
     def _leave_if_none(self, s: Leave) -> None:
         """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""
         cause, mark = self.conditions[-1][:2] if len(self.conditions) == 1 else (None, 0)
-        if cause is not None and cause.value.sort == ("none test",) and cause.value.params:
+        is_asked = cause is not None and (cause.value.sort == ("none test",) or asks_if_empty(cause))
+        if cause is not None and is_asked and cause.value.params and not cause.value.dep:
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], 0, self.needs)
             way_out.is_open = True
             self.ways_out.append(way_out)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
+from unhang.lint.divergence import asks_if_empty
 from unhang.lint.ir import Attr, Call, Expr, File, Found, Op, Ref, Set, nodes_in
 from unhang.lint.keeping import is_by_batch
 from unhang.lint.special import paths_in
@@ -55,6 +56,20 @@ def mark_half(frame: Operators, test: Expr, condition: Value, here: dict[str, Va
             a, b = here.get(name), there.get(name)
             if a is not None and b is not None and is_half(a, b):
                 frame.env[name] = value._replace(sort=sorts.HALF)
+
+
+def note_bare(frame: Operators, value: Value) -> None:
+    """A function gives back a constant where there is nothing in what it is given."""
+    if frame.link.has_graphs and value.sort == sorts.BARE and frame.conditions:
+        frame.is_bare_where_empty |= asks_if_empty(frame.conditions[-1][0])
+
+
+def with_graph(frame: Operators, returned: Value, values: Sequence[Value]) -> Value:
+    """What a function gives back, as to its graph. What an autograd function makes has one, whatever it is made of."""
+    if frame.function.has_context and returned.sort == sorts.BARE:
+        return returned._replace(sort=None)
+    is_half = frame.is_bare_where_empty and any(v.sort != sorts.BARE for v in values)
+    return returned._replace(sort=sorts.HALF) if is_half else returned
 
 
 def note_graph(frame: Operators, s: Set, value: Value) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
-from unhang.lint.special import element, has_own_order, is_held, is_numbered, name_of, paths_in
+from unhang.lint.special import element, has_own_order, is_held, is_numbered, is_share, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -158,6 +158,11 @@ def is_new_dictionary(e: Expr) -> bool:
     return False
 
 
+def is_plain_dictionary(e: Expr | None) -> bool:
+    """`{"stop": True}`, `{}`: which of several such is given back, conditions say."""
+    return isinstance(e, Op) and e.op == "dict" and all(isinstance(part, Const) for part in e.parts)
+
+
 def place_of(e: Expr) -> Op | None:
     """`kept[key]` in `kept[key].append(x)`; None: something else is done."""
     match e:
@@ -197,7 +202,8 @@ def fill(frame: Operators, place: Op) -> None:
         old = frame.env.get(base.path, Value())
         frame.env[base.path] = Value(old.dep, old.params | by, sorts.OWN_KEYS)
         return
-    is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
+    is_word = isinstance(key, Const) or (isinstance(key, Op) and key.op == "str" and not v.dep and not v.params)
+    is_told = v.dep & DATA or v.params or (is_word and is_by_batch(frame))
     if v.dep & RANK or not is_told or v.sort not in (None, sorts.SAMPLE, ("param", *v.params)):
         return
     if not is_dictionary(frame, base.path):
@@ -361,6 +367,8 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
             sort = sorts.FILLED if asked & DATA and sort is None else sort
             if is_held(condition, loop.parts[0]):
                 sort = sorts.PICKED
+        if is_share(over) and sort is None:
+            sort = over.sort  # as many as there are in it
     before_it = len(frame.effects)
     pair = parts[0].parts if isinstance(parts[0], Op) and parts[0].op == "dict" else []
     if len(pair) == 2 and ragged and not isinstance(pair[0], Const):  # a word of the batch
@@ -373,6 +381,8 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         frame.uneven_part(Value(UNEVEN, sort=sort), parts[1].parts[1], mark)
     frame.env.clear()
     frame.env.update(before)
+    if is_share(Value(dep, sort=sort)) and made.sort is not None and sort != ("share", "range"):
+        sort = None
     if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "listing", "own keys") or not made.sort):
         return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
     return Value(made.dep | dep, made.params | params, ("many", made.sort) if made.sort else None)

@@ -26,6 +26,7 @@ from unhang.lint.values import (
     PLAIN,
     RAISED,
     UNEVEN,
+    UNKNOWN,
     Asked,
     Kept,
     Outside,
@@ -294,8 +295,17 @@ class Link(Makers):
             if self.when[0] and is_filled_by_batches(self, (f, c, name)):
                 return Value(sort=sorts.FILLED)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
-                return value
+                is_half = value.const is not UNKNOWN and self._is_bound_later(f, c, name)
+                return value._replace(const=UNKNOWN) if is_half else value
         return None
+
+    def _is_bound_later(self, file: int, cls: str, name: str) -> bool:
+        """Whether a method that binds an attribute anew has not been followed to its end."""
+        for at in self.project.methods_of(file, cls).values():
+            key = (file, at, NOTHING)
+            if name in self.project.function(file, at).sets and (key in self._open or key not in self._summaries):
+                return True
+        return False
 
     @cached_property
     def by_threads(self) -> dict[Kept, Value]:

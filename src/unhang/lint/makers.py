@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from unhang.lint import known, libraries, sorts
-from unhang.lint.ir import Expr, Function, Ref, calls_in
+from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summary, Value, either
@@ -15,6 +15,7 @@ from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summ
 NO_NAMES = {"<module>", "<lambda>", ""}
 _SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
 _MOST_CALLERS = 20
+_ZERO, _STAGE = b"zero_optimization", b"zero_stage"
 
 
 class Makers:
@@ -45,7 +46,7 @@ class Makers:
         if sort[0] == "one of":
             return next(filter(None, (list(self.made_by(Value(sort=s), method)) for s in sort[1])), [])
         if sort[0] == "wrap":
-            op = known.HIDDEN.get(sort[1], {}).get(method)
+            op = known.HIDDEN.get(sort[1], {}).get("()" if method == "wrapped" else method)
             return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
@@ -118,6 +119,12 @@ class Makers:
         leaves_out = any(word.startswith(("Dropout", "dropout")) for f in functions for word in f.words)
         return leaves_out and any(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS))
 
+    @cached_property
+    def parts_every_layer(self) -> bool:
+        """Whether a setting in the code has DeepSpeed shard the parameters of each layer (ZeRO's stage 3): whoever runs one meets the others."""
+        told = (f for f in self.project.functions.values() if (b := bytes(f.raw)) and (_ZERO in b or _STAGE in b))
+        return any(_sets_stage(n) for f in told for n in nodes_in(f.body))
+
     def is_evaluated(self, function: Function) -> bool:
         """Whether a function, or one that leads to it by its name, puts modules into the mode in which nothing is left out by chance."""
         if "evaluated" not in function.notes:
@@ -128,6 +135,17 @@ class Makers:
                 todo[:0] = callers
             function.notes["evaluated"] = bool(todo)
         return bool(function.notes["evaluated"])
+
+
+def _sets_stage(n: Node) -> bool:
+    """`"zero_optimization": {"stage": 3}`, `DeepSpeedPlugin(zero_stage=3)`."""
+    match n:
+        case Op(op="dict", parts=parts) if Const("stage") in parts:
+            at = parts.index(Const("stage")) + len(parts) // 2
+            return at < len(parts) and parts[at] == Const(3)
+        case Call():
+            return n.given("zero_stage") == Const(3)
+    return False
 
 
 def _seeds_by_rank(function: Function) -> bool:

@@ -98,12 +98,14 @@ class Names:
         self.alone: dict[int, Value] = {}  # parameters that some ranks alone call
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
+        self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, Value]] = []
-        self._told_by = NO_PARAMS
+        self._told_by = self.counts = NO_PARAMS
         self._passes_on: list[int] = []
         self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
+        self._goes_on: tuple[Any, ...] | None = None  # the setting by which any other one goes round for ever
         self._is_uneven_round = False  # what it gives in a round of its endless loop
         self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)
@@ -195,6 +197,13 @@ class Names:
             is_for_more = "pick" if is_one_of else "part"  # of a method, which may be called for something else
             op = "module" if self._in_forward() else is_for_more
             self.emit(Effect(op, "", (self.place(node, name),), "module", -1, layer))
+
+    def _gathers(self, node: Call, v: Value) -> bool:
+        """Whether a module runs one of its layers in a method beside its forward, where that gathers the parameters of the layer from all ranks."""
+        of_me = isinstance(node.func, Ref) and node.func.path.startswith("self.") and self.link.parts_every_layer
+        if not of_me or self._runs_layers() or not self.link.project.is_module(self.file, self.function.owner):
+            return False
+        return v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
 
     def layers(self, v: Value, method: str) -> list[Effect]:
         """A layer that runs, where one is given to a function that calls it."""

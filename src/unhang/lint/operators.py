@@ -33,6 +33,7 @@ from unhang.lint.special import (
     paths_in,
     value_of_name,
 )
+from unhang.lint.tensors import is_compared
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -168,7 +169,8 @@ class Operators(Names):
             return Value(by[v.sort], sort=sorts.TEST)
         if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
             return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
-        return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
+        sort = v.sort if v.sort == sorts.AGREED else None
+        return v._replace(sort=sort, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
         joined: list[Value] = []
@@ -262,7 +264,7 @@ class Operators(Names):
             of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
             return of_word
         if v.sort == ("parts",):
-            return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
+            return Value(UNEVEN, sort=sorts.PART) if at.dep & RANK else PLAIN
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:
             return v._replace(sort=v.sort[1])
@@ -278,7 +280,7 @@ class Operators(Names):
             return PLAIN if at.const != 0 else v
         is_own = v.sort == sorts.AGREED and bool(at.dep & RANK)  # this rank's part of what all have
         if v.kind in ("out", "of", "agreed", "length") and not is_own:
-            return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
+            return v if keeps_length(index) else v._replace(dep=v.dep & ~(LONGEST | UNEVEN))
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != sorts.PADDED:
@@ -298,7 +300,7 @@ class Operators(Names):
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
         is_test = at.sort == sorts.TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
-        if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
+        if is_test or is_mask(index) or is_compared(self.function, index):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item

@@ -63,6 +63,7 @@ _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chun
 _EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
 _LOADED = ("many", sorts.BATCH)
 _PARTS_RANKS = RANK | OWN_STATE | LOSS | HELD | UNEVEN
+_OF_LOOPS = {"LNT107", "LNT110", "LNT115"}
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _WIDTHS = {"tuple", "words", "widest"}  # of the parts of a batch
 # Whatever is agreed on of their parts, they stay what they are.
@@ -139,20 +140,19 @@ class Passing(Operators):
         found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
         return next((f for f in found if f is not None), None)
 
-    def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> None:
-        """The forward of a wrapped module is given what some batches do not have: which of its layers run, this decides."""
-        if (
-            not isinstance(inside, tuple)
-            or inside[0] != "obj"
-            or not any(v.dep & MAY_MISS or v.sort == sorts.TEST for v in args)
-        ):
-            return
-        target = self.link.project.method(inside[1], inside[2], "forward")
-        if target is not None and not self.is_special:
+    def _runs_inside(self, node: Call, inside: Any, args: list[Value], name: str) -> Value:
+        """What the forward of a wrapped module gives. Where it is given what some batches do not have, this decides which of its layers run."""
+        is_told = isinstance(inside, tuple) and inside[0] == "obj"
+        target = self.link.project.method(inside[1], inside[2], "forward") if is_told else None
+        if target is None:
+            return PLAIN
+        summary = self.link.summary(*target)
+        if not self.is_special and any(v.dep & (MAY_MISS | OWN_BATCH) or v.sort == sorts.TEST for v in args):
             given = given_of(node, self.link.project.function(*target).parameters, 1, args)
-            for conditional in self.link.summary(*target).conditional:
+            for conditional in summary.conditional:
                 if conditional.found.code == "LNT111":
                     settle(self, conditional, given, self.place(node, name))
+        return summary.returns
 
     def got(self, node: Call, owner: str, base: Value, args: list[Value]) -> Value | None:
         """What `get` gives of a batch, which may not have it, or of a table; None: it is something else that is asked."""
@@ -161,6 +161,9 @@ class Passing(Operators):
             return Value(base.dep | MISSING, base.params)
         if base.sort == sorts.OWN_KEYS and base.dep & LOCAL and len(args) == 1:
             return Value(LOCAL, sort=sorts.TEST)
+        is_open = base.kind in ("", "param", "test") and not base.dep & RANK
+        if is_open and base.dep & (LOSS | MAYBE) | len(base.params):
+            return Value(base.dep & (LOSS | MAYBE), base.params, base.sort if base.sort == sorts.TEST else None)
         return in_table(base.sort, args[0]) if base.kind == "table" else None
 
     def group_asked(self, node: Call, owner: str, name: str) -> str:
@@ -234,9 +237,9 @@ class Passing(Operators):
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, function)
-        more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
+        more = [c for c in summary.conditional if c.found.code in _OF_LOOPS and c not in general.conditional]
         for conditional in (*general.conditional, *more):
-            if not self.is_special or conditional.found.code == "LNT303":
+            if not self.is_special or conditional.found.code == "LNT303" or conditional in more:
                 settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
             expr = given[i][0] if i in given else None
@@ -306,6 +309,7 @@ class Passing(Operators):
                 value_of_name(name) is PLAIN or ((is_share(v) or is_share_of) and value_of_name(name).sort == _LOADED)
             )
             parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
+            parts = parts or (i in summary.counts and v.dep & OWN_BATCH)
             if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AnySet
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Call, Const, Expr, Found, Function, Node, Op, Ref, calls_in, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Found, Function, Leave, Loop, Node, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import RANK, UNEVEN, Given, Summary, Value
 
@@ -65,6 +66,17 @@ def setting_asked(conditions: Sequence[tuple[Cause, int, int]]) -> tuple[str, st
     return ("until", asked[2], not asked[1]) if asked and not conditions[0][0].value.dep else None
 
 
+def setting_to_go_on(s: Loop) -> tuple[str, str, bool] | None:
+    """By which attribute of its object a generator goes round for ever: `while self.repeat: yield from items`."""
+    if s.target is not None or not isinstance(s.over, Ref) or not s.over.path.startswith("self."):
+        return None
+    inside = list(nodes_in(s.body))
+    leaves = any(isinstance(n, Leave) and n.kind in ("break", "return") for n in inside)
+    gives = any(isinstance(n, Leave) and n.kind == "yield" for n in inside)
+    is_set = any(isinstance(n, Set) and s.over in n.targets for n in inside)
+    return ("until", s.over.path[5:], False) if gives and not leaves and not is_set else None
+
+
 def ends_by_setting(project: Project, sort: tuple[Any, ...], returned: Value, worth: Callable[[int], Value]) -> bool:
     """Whether an object of a class whose generator ends by a setting is made with that setting, and so with a share of the data."""
     target = project.method(sort[1], sort[2], "__init__")
@@ -114,10 +126,14 @@ def _is_sampler(project: Project, file: int, cls: str) -> bool:
     return any(b.rpartition(".")[2].endswith("Sampler") for b in project.base_names(file, cls))
 
 
-def is_counted(project: Project, file: int, cls: str) -> bool:
-    """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks."""
-    own = (f for f in project.all_methods(file, cls) if f.name != "__len__")
-    return any(map(_counts if _is_sampler(project, file, cls) else _divides, own))
+def is_counted(project: Project, file: int, cls: str, is_used: bool = False) -> bool:
+    """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks. `is_used`: its names alone say less."""
+    own = [f for f in project.all_methods(file, cls) if f.name != "__len__"]
+    if not _is_sampler(project, file, cls):
+        return any(map(_divides, own))
+    bound = [(t.path, n.value) for f in own for n in f.bindings for t in n.targets if isinstance(t, Ref)]
+    lengths = {name for name, _ in bound} - {name for name, value in bound if name_of(value) != "len"}
+    return any(_counts(f, lengths if is_used else frozenset()) for f in own)
 
 
 def holds_items(project: Project, file: int, cls: str) -> bool:
@@ -128,9 +144,10 @@ def holds_items(project: Project, file: int, cls: str) -> bool:
     return has_items and not any(map(_counts, own))
 
 
-def _counts(function: Function) -> bool:
-    """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names."""
-    names = (n.path.rpartition(".")[2].lower() for n in nodes_in(function.body) if isinstance(n, Ref))
+def _counts(function: Function, lengths: AnySet[str] = frozenset()) -> bool:
+    """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names. `lengths`: names of what is counted as it is."""
+    paths = (n.path for n in nodes_in(function.body) if isinstance(n, Ref) and n.path not in lengths)
+    names = (path.rpartition(".")[2].lower() for path in paths)
     return any(_COUNTED.search(name) for name in names) or _divides(function, ("//", "*", "/"))
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from unhang.lint import sorts
 from unhang.lint.ir import Expr, Found, Ref
 from unhang.lint.special import has_own_order
-from unhang.lint.tensors import OWN_WIDTH
+from unhang.lint.tensors import OWN_PART, OWN_WIDTH
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -23,6 +23,7 @@ from unhang.lint.values import (
     MISSING,
     NO_PARAMS,
     NONE_BY_BATCH,
+    OWN_BATCH,
     PLAIN,
     RANK,
     TOLD,
@@ -102,9 +103,12 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
     elif kind == "is half":
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)
+    elif kind == "is empty":
+        is_so = v.kind == "ragged" or (v.sort in (None, sorts.COUNT) and v.dep & OWN_BATCH > 0)
     elif kind == "is ragged":
-        is_so = v.kind == "ragged" or bool(v.sort is None and v.dep & LONGEST)
-        words = {**found.words, "how": str(v.sort[1]) if v.kind == "ragged" else OWN_WIDTH}
+        is_so = v.kind == "ragged" or v.sort == sorts.PART or bool(v.sort is None and v.dep & LONGEST)
+        how = str(v.sort[1]) if v.kind == "ragged" else OWN_PART if v.sort == sorts.PART else OWN_WIDTH
+        words = {**found.words, "how": how}
         found = replace(found, line=place.line, column=place.column + 1, words=words)
     elif kind == "is None" and found.code == "LNT111":
         is_so = bool(v.dep & (NONE_BY_BATCH | MISSING)) or (v.sort == sorts.TEST and v.dep in (LOCAL, DRAWN))

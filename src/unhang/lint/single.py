@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
+from unhang.lint import known, sorts
 from unhang.lint.arguments import ARGUMENTS, value_given
 from unhang.lint.conditions import gives_up, off_by_default
 from unhang.lint.divergence import GROUPS, how_it_differs
@@ -13,7 +13,7 @@ from unhang.lint.doubts import is_told_after
 from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, calls_in
 from unhang.lint.libraries import Collective
 from unhang.lint.special import name_of
-from unhang.lint.tensors import OWN_WIDTH, is_padded_alone, is_padded_to_a_length
+from unhang.lint.tensors import OWN_PART, OWN_WIDTH, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DOUBT,
     LONGEST,
@@ -74,7 +74,8 @@ def found_in_call(frame: Operators, name: str, full: str, node: Call, args: list
     if name == "gathered":
         _tensors(frame, Collective(full), node, args, True)
         alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
-        alone |= any(v.dep & LONGEST for v in args)
+        parts = [one for v in args for one in (v.sort[1] if v.kind == "tuple" else (v,))]
+        alone |= any(v.dep & LONGEST for v in parts)
         if alone and not is_padded_to_a_length(frame.source.functions):
             frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
     made = known.collective(full) if full else None
@@ -188,6 +189,8 @@ def _tensors(frame: Operators, made: Collective, node: Call, args: list[Value], 
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
         if v.dep & LONGEST and not copies and made.op == "all_gather" and v.sort is None:
             frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
+        if v.sort == sorts.PART and not (copies or asks_before or frame.is_special) and made.op == "all_gather":
+            frame.found("LNT303", node, how=OWN_PART, call=_text(node))
         if v.kind not in ("odd", "ragged") or isinstance(e, Const):
             continue
         if v.sort[0] == "odd" and not copies:

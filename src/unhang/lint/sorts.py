@@ -24,6 +24,7 @@ ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
 SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
 ENDS_BY_RANK = ("share", "ends by rank")  # a generator that says itself for which ranks it ends
 BLOCK = ("share", "block")  # from what the rank says to what the rank says
+PART = ("share", "part")  # of what was split evenly as far as that goes
 BLOCK_LENGTH = ("block length",)  # of such a part: of interest where the last ranks have nothing
 BARE = ("bare",)  # a tensor of constants, without a graph
 HALF = ("half bare",)  # such a one on some ranks, and one with a graph on others

@@ -9,6 +9,7 @@ from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
     CHANCE,
+    COMPARES,
     DATA,
     DIFFERS,
     LOCAL,
@@ -149,7 +150,7 @@ def element(v: Value) -> Value:
         chosen = one_of([s for s in told if s is not None]) if None not in told else None
         return Value(v.dep & DATA, NO_PARAMS, told[0] if len(told) == 1 else chosen)
     if sort[0] in ("out", "of"):
-        return v
+        return v._replace(dep=v.dep & ~UNEVEN)
     if sort[0] == "listing":
         return Value(v.dep & DATA, v.params, sort[1])
     if sort[0] == "share":  # one of this rank's items
@@ -240,7 +241,8 @@ def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | Non
     if not half or len(parts) % 2 or not all(isinstance(k, Const) for k in keys):
         return None
     known_sorts = [s for s in told if s is not None]
-    if len(known_sorts) < half or any(s[0] not in ("fn", "bound", "class", "obj") for s in known_sorts):
+    is_told = all(s[0] in ("fn", "bound", "class", "obj") or s in COMPARES for s in known_sorts)
+    if len(known_sorts) < half or not is_told:
         return None
     return ("table", tuple((k.value, s) for k, s in zip(keys, known_sorts, strict=True) if isinstance(k, Const)))
 
@@ -340,15 +342,18 @@ def line_of(e: Expr) -> int:
     return 0
 
 
-def prepared(node: Call) -> Value:
-    """`accelerator.prepare(model, optimizer, loader)`: what is called a model is wrapped."""
+def prepared(node: Call, args: list[Value]) -> Value:
+    """`accelerator.prepare(model, optimizer, loader)`: what is called a model is wrapped; Fabric's `setup` is given a module first."""
     wrapped = Value(sort=("wrap", "ddp"))
     plain = [a for a, n in zip(node.args, range(len(node.args) - len(node.names)), strict=False)]
     values = []
-    for e in plain:
+    for n, e in enumerate(plain):
         e = e.func if isinstance(e, Call) else e
         last = e.path.rpartition(".")[2].lower() if isinstance(e, Ref) else ""
-        values.append(wrapped if "model" in last or last in ("net", "network", "unet", "module") else PLAIN)
+        is_first = n == 0 and name_of(node) in ("setup", "setup_module")
+        is_model = is_first or "model" in last or last in ("net", "network", "unet", "module")
+        kept = Value(sort=args[n].sort) if args[n].kind == "many" else PLAIN  # a loader gives what it gave
+        values.append(wrapped if is_model else kept)
     if len(values) == 1:
         return values[0]
     return Value(sort=("tuple", tuple(values)))
@@ -376,6 +381,14 @@ def name_of(e: Expr) -> str:
     """The last name of a name or call."""
     e = e.func if isinstance(e, Call) else e
     return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
+
+
+def names_raised(e: Expr) -> list[str]:
+    """The last names of what a `raise` may raise: `raise failure or ValueError("others failed")`."""
+    if isinstance(e, Op) and e.op in ("or", "if"):
+        made = [name for part in e.parts if isinstance(part, Call | Op) for name in names_raised(part)]
+        return made or [""]
+    return [name_of(e)]
 
 
 def ends_process(e: Expr) -> bool:

@@ -7,7 +7,7 @@ from functools import cache
 
 from unhang.lint import known, sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, calls_in, nodes_in
-from unhang.lint.special import element, has_own_order, is_agreed, name_of
+from unhang.lint.special import COMPARISONS, element, has_own_order, is_agreed, name_of, paths_in
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -16,6 +16,7 @@ from unhang.lint.values import (
     LOCAL,
     LONGEST,
     LOSS,
+    MAYBE,
     NO_PARAMS,
     OF_DATA,
     OWN_BATCH,
@@ -43,6 +44,7 @@ _OF_BYTES = {
     "bytearray",
 }
 OWN_WIDTH = "padded to the longest of this rank's own sequences"
+OWN_PART = "one row longer on some ranks where the rows do not divide evenly"
 _PICKLED = ("ragged", "pickle.dumps")
 _SPREADS = {"std", "var", "mean", "norm"}
 _CUTS = {"chunk", "array_split", "tensor_split"}
@@ -143,6 +145,23 @@ def _is_padded_here(function: Function, e: Expr) -> bool:
     return isinstance(e, Call) and name_of(e) == "pad_sequence"
 
 
+def is_compared(function: Function, e: Expr) -> bool:
+    """Whether it is a comparison, or a name that is bound to nothing else: a mask, where it picks elements."""
+    if isinstance(e, Op):
+        return e.op in COMPARISONS
+    bound = [n.value for n in function.bindings if e in n.targets] if isinstance(e, Ref) else []
+    return bool(bound) and all(isinstance(v, Op) and v.op in ("==", "!=", "<", "<=", ">", ">=") for v in bound)
+
+
+def is_computed_by(function: Function, e: Expr, names: set[str], steps: int = 3) -> bool:
+    """Whether methods of one of these names are in what an expression is computed from, in this function."""
+    if any(isinstance(n.func, Attr) or "." in n.func.path for n in calls_in(e) if name_of(n) in names):  # type: ignore[union-attr]
+        return True
+    told = [Ref(p) for p in paths_in(e)] if steps else []
+    bound = (n.value for n in function.bindings if any(t in n.targets for t in told))
+    return any(is_computed_by(function, value, names, steps - 1) for value in bound)
+
+
 def is_inferred(node: Call) -> bool:
     """`DTensor.from_local(shard, p.device_mesh, p.placements)`: its shape is not that of `p`, where the last shard of that is shorter."""
     mesh, placed = node.given("device_mesh", 1), node.given("placements", 2)
@@ -215,10 +234,27 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     return Value(joined.dep & (OF_DATA | DRAWN) if is_of_data else base.dep & CHANCE, NO_PARAMS)
 
 
+def _part_of(full: str, base: Value, name: str, args: list[Value]) -> Value | None:
+    """What is asked of losses by their words, of a mask, of a part of rows, of numbers that somebody gave; None: something else is."""
+    if name in ("contiguous", "clone") and base.sort == sorts.PART:
+        return base
+    if full == "torch.bincount" and args and args[0].kind == "ragged":
+        return Value(OWN_BATCH, sort=sorts.COUNT)
+    if name == "tolist" and not full and base.kind == "param" and not base.dep:
+        return Value(0, base.params)
+    if name in ("items", "values") and not args and base.dep & (LOSS | MAYBE) and base.kind in ("", "out", "of"):
+        one = Value(base.dep & (LOSS | MAYBE), base.params, base.sort)  # of losses by their words
+        dep = one.dep | base.dep & UNEVEN
+        return one._replace(dep=dep) if name == "values" else Value(dep, one.params, ("many", ("tuple", (PLAIN, one))))
+    return None
+
+
 def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
     """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
     first = args[0] if args else PLAIN
     is_ragged = base.kind == "ragged"
+    if (part := _part_of(full, base, name, args)) is not None:
+        return part
     if (full == "len" and first.sort == sorts.BLOCK) or (name == "numel" and base.sort in (sorts.BLOCK, _LAST_BLOCK)):
         return Value(0, base.params | first.params, sorts.BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):

@@ -93,6 +93,11 @@ PLAIN = Value()
 
 
 _CHOSEN = {"fn", "bound", "class", "obj"}
+COMPARES = {
+    ("ext", f"{of}.{name}")
+    for of, names in (("operator", "lt le gt ge"), ("numpy", "less less_equal greater greater_equal"), ("torch", "lt le gt ge less greater"))
+    for name in names.split()
+}  # fmt: skip
 _MOST_CHOICES = 8
 
 
@@ -117,6 +122,8 @@ def one_of(several: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
     """One of several objects, classes or functions of the project, where nobody knows which; None: there is something else among them."""
     all_sorts = [s for of in several for s in (of[1] if of[0] == "one of" else (of,))]
     distinct = tuple(dict.fromkeys(all_sorts))
+    if distinct and COMPARES.issuperset(distinct):
+        return distinct[0]  # whichever it is, it compares
     if not distinct or len(distinct) > _MOST_CHOICES or any(s[0] not in _CHOSEN for s in distinct):
         return None
     return distinct[0] if len(distinct) == 1 else ("one of", distinct)
@@ -225,6 +232,7 @@ class Summary:
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
     what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
     `alone`: parameters that some ranks alone call, and which ranks. `puts`: containers into which it puts something, and whether by the batch alone.
+    `counts`: parameters that say how often it goes round a loop in which it may meet others.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -238,6 +246,7 @@ class Summary:
     marks: dict[tuple[int, str], Value] = field(default_factory=dict)
     alone: dict[int, Value] = field(default_factory=dict)
     puts: dict[Kept, bool] = field(default_factory=dict)
+    counts: frozenset[int] = NO_PARAMS
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""

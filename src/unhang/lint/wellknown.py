@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
-from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Leave, Op, Ref, nodes_in
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
     is_numbered,
     is_own_seed,
+    leaves_of,
     name_of,
     value_of_name,
 )
-from unhang.lint.tensors import is_inferred, of_builtin, own_widths
+from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths
 from unhang.lint.values import (
     DATA,
     DRAWN,
+    LOSS,
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
@@ -38,6 +40,8 @@ _NUMBERS = {"len", "int", "numel", "ord", "round", "min", "max", "sum", "bool", 
 _OF_A_PART = re.compile(
     r"(?:\w+_)?(?:tp|pp|cp|ep|sp|dp|mp|shard|replica|replicate|tensor|pipeline|expert|context|data|sequence)(?:_parallel)?_(?:cpu_|device_|process_)?group"
 )
+_KEEPS_ALONE = b"sync_on_compute"
+_REDUCES = {"max", "amax", "min", "sum"}
 _OF_ALL = re.compile(r"world|global|default|whole")
 
 
@@ -52,7 +56,8 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
     if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != sorts.LENGTH and len(args) == 1:  # as many times as the batch says
-        return Value(OWN_BATCH, sort=("share", "range"))
+        is_reduced = is_computed_by(frame.function, node.args[0], _REDUCES)  # no plain number that comes with it
+        return Value(OWN_BATCH | LOSS * is_reduced, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
     return Value(0, mixed(*args).params, sorts.BLOCK if start.dep & stop.dep & RANK else None)
@@ -103,7 +108,7 @@ def items_of(frame: Operators, v: Value) -> int:
         return 0
     if returned.sort == sorts.ENDS_BY_RANK:
         return UNEVEN
-    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
+    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2], True) else UNEVEN
 
 
 def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -192,6 +197,38 @@ def _members(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
 
 
+def metric(frame: Operators, node: Call) -> Value:
+    """A metric of torchmetrics. It meets where it is computed, unless it, or each of which it is made, is told to keep to itself."""
+    bound = [n.value for n in frame.function.bindings if any(a in n.targets for a in node.args)]
+    told = {_meets_alone(frame, e) for a in (*node.args, *bound) for e in leaves_of(a)} - {None}
+    is_alone = _is_told_alone(frame, node) or told == {True} or not frame.link.is_parallel
+    return Value(sort=sorts.ALONE if is_alone else ("wrap", "metric"))
+
+
+def is_own_metric(frame: Operators, sort: tuple[Any, ...]) -> bool:
+    """Whether a method is one of a metric that the project writes itself, and that is told nowhere to keep to itself."""
+    file, owner = sort[1], frame.link.project.function(sort[1], sort[2]).owner
+    bases = frame.link.project.base_names(file, owner) if owner and frame.link.is_parallel else ()
+    functions = (*frame.source.functions, *frame.link.project.files[file].functions)
+    is_open = any(_KEEPS_ALONE in bytes(f.raw) for f in functions)
+    return not is_open and any(b.startswith("torchmetrics.") for b in bases)
+
+
+def _meets_alone(frame: Operators, e: Expr) -> bool | None:
+    """Whether a metric of which another one is made keeps to itself; None: it is no metric."""
+    if isinstance(e, Call):
+        is_metric = isinstance(e.func, Ref) and frame.link.full_of(frame.ref(e.func.path)).startswith("torchmetrics.")
+        return _is_told_alone(frame, e) if is_metric else None
+    sort = frame.ref(e.path).sort if isinstance(e, Ref) else None
+    return sort == sorts.ALONE if sort in (sorts.ALONE, ("wrap", "metric")) else None
+
+
+def _is_told_alone(frame: Operators, node: Call) -> bool:
+    """Whether a metric is told to keep to itself, or may be by what is not written out."""
+    is_open = "" in node.names and any(_KEEPS_ALONE in bytes(f.raw) for f in frame.source.functions)
+    return is_open or node.given("sync_on_compute") == Const(False)
+
+
 _SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", "initial_seed", "set_state", "setstate"}
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
@@ -200,5 +237,5 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
     **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),
-    "numpy.array_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "numpy.array_split": _parts, "torch.tensor_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

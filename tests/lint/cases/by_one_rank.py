@@ -161,3 +161,25 @@ def chosen_by_a_setting(strategy, t):
     if strategy != "sharded" and dist.get_rank() != 0:
         return
     dist.all_reduce(t)
+
+
+def one_side_gathers(accelerator, model, path):
+    if accelerator.is_main_process:
+        whole = accelerator.unwrap_model(model)
+        whole.save_pretrained(path, state_dict=accelerator.get_state_dict(model))  # LNT105
+    else:
+        accelerator.wait_for_everyone()
+
+
+def one_side_does_what_it_is_given(work):
+    if dist.get_rank() == 0:
+        work()
+    else:
+        dist.barrier()
+
+
+def the_other_side_does(work):
+    if dist.get_rank() != 0:
+        dist.barrier()
+    else:
+        work()

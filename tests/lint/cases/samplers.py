@@ -308,3 +308,31 @@ def trains_on_tokens(net, texts, held_out):
             break
     for batch in DataLoader(Tokens(held_out, 1024, infinite=False)):
         model(batch).mean().backward()  # LNT110
+
+
+class CountedAsItIs(Sampler):
+    def __init__(self, items, rank, world):
+        self.rank, self.world = rank, world
+        self.total_size = len(items)
+
+    def __iter__(self):
+        indices = list(range(self.total_size))
+        return iter(indices[self.rank : self.total_size : self.world])
+
+
+class CountedUpwards(Sampler):
+    def __init__(self, items, rank, world):
+        self.rank, self.world = rank, world
+        self.total_size = rounded(len(items), world)
+
+    def __iter__(self):
+        indices = list(range(self.total_size))
+        return iter(indices[self.rank : self.total_size : self.world])
+
+
+def scores_as_it_is(net, items, rank, world):
+    model = DistributedDataParallel(net)
+    for x in DataLoader(items, sampler=CountedAsItIs(items, rank, world)):
+        dist.all_reduce(model(x).mean())  # LNT110
+    for x in DataLoader(items, sampler=CountedUpwards(items, rank, world)):
+        dist.all_reduce(model(x).mean())
