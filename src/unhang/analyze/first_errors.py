@@ -26,7 +26,8 @@ _REPORTS = lazy_pattern(
     r"\bExecutor failed\.$|Worker failed with error '|ChildProcessError: worker died$|RuntimeError: cancelled$|Error: Worker \d+ has failed\.$|"
     r"\bscheduler died during initialization|there are other ranks that didn't finish|"
     r"\b[Pp]rocess \d+ (?:(?:exited|terminated) with (?:error|exit) code|terminated with signal)\b|"
-    r"[Bb]ackground workers? (?:is|are) (?:no longer alive|6 feet under)"
+    r"[Bb]ackground workers? (?:is|are) (?:no longer alive|6 feet under)|"
+    r"^AssertionError: assert -?\d{1,3} == 0\b"  # pytest's word on the exit code of what a test had started
 )
 _ASKED_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
 # A rank that lost a peer prints a step or so that it had made before.

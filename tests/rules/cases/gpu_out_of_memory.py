@@ -50,6 +50,14 @@ CASES = {
             ),
             "NCCL could not allocate since something else of CUDA had failed",
         ),
+        Quiet(
+            log_case(
+                "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, internal error, NCCL version 2.14.3\nLast error:\n"
+                "Failed to CUDA calloc async 1920 bytes\n"
+                "node-a:118:135 [0] include/alloc.h:38 NCCL WARN Cuda failure 'misaligned address'\n"
+            ),
+            "NCCL could not allocate since something else of CUDA had failed",
+        ),
         Quiet(log_case(_SKIPPED), "the step was skipped and the job went on"),
         Quiet(
             make_case({}, errors={0: "MemoryError: @main:40"}, hang=None, exit_code=1), "host memory is another thing"

@@ -80,8 +80,15 @@ _STEPS = "2025-06-25 04:18:45 iteration 799/800 | loss: 1.228\n`Trainer.fit` sto
 
 _LIMIT = "slurmstepd: error: *** JOB 602263 ON node-1 CANCELLED AT {} DUE TO TIME LIMIT ***\n"
 
+# The abort of the group, in its destructor, does not return.
+_ABORTED = """\
+[rank0]:[E ProcessGroupNCCL.cpp:1025] [PG 0 Rank 0] Future for ProcessGroup abort timed out after 600000 ms
+[rank0]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 0] Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0
+"""
+
 CASES = {
     "shutdown-hang": (
+        Fires(log_case(_ABORTED), ()),
         Fires(log_case(_PASTED), (0,)),
         Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),
         Fires(log_case("Training completed.\n" + _STUCK), ()),

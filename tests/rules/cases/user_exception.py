@@ -80,8 +80,25 @@ _OF_A_CONTROLLER = """\
 (TrainController pid=401) ValueError: bad row in shard 7
 """
 
+_OF_A_LOADER = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/app/train.py", line 88, in <module>
+[rank1]:     state.load(path)
+[rank1]: RuntimeError: Loading checkpoint from /data/run/7, but no path for the scheduler
+"""
+
+# pytest tells first that the command failed, then what the command printed.
+_OF_A_TEST = """\
+>       assert result.returncode == 0
+E       AssertionError: assert 1 == 0
+tests/test_training.py:30: AssertionError
+----------------------------- Captured stderr call -----------------------------
+"""
+
 CASES = {
     "user-exception": (
+        Fires(log_case(_OF_A_LOADER), (1,), 88),
+        Fires(log_case(_OF_A_TEST + _LOG), (2,), 41),
         Fires(log_case(_OF_A_CONTROLLER), (3,), 40),
         Fires(
             make_case({}, errors={1: "ValueError: corrupt@main:9>load:31", 0: _ECHO, 2: _ECHO}, hang=None, exit_code=1),

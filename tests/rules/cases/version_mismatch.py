@@ -26,6 +26,12 @@ CASES = {
         Fires(log_case(f"{_WARNED}RuntimeError: NCCL Error 1: unhandled cuda error"), ()),
         Fires(
             log_case(
+                f"{_WARNED}RuntimeError: NCCL error in: ../torch/csrc/x.cpp:1047, unhandled cuda error, NCCL version 21.0.3"
+            ),
+            (),
+        ),
+        Fires(
+            log_case(
                 'Traceback (most recent call last):\n  File "/opt/site-packages/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", line 56, '
                 "in next_rendezvous\n    multi_tenant=True,\n"
                 "TypeError: __init__(): incompatible constructor arguments. The following argument types are supported:\n"

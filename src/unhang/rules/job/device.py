@@ -373,7 +373,8 @@ def _lacks_code(s: Situation) -> Sequence[LogEvent]:
     """Torch's warning, if the first that failed is a call of CUDA: what needs no kernel of its own may work."""
     first = first_exception(s)
     warned = s.events.of("version.no_code_for")
-    return warned if warned and first is not None and _OF_CUDA.search(first.text) else ()
+    said = first.text if first is not None else next((e.text for e in s.events.of("nccl.error")), "")
+    return warned if warned and _OF_CUDA.search(said) else ()
 
 
 def _other_versions(s: Situation) -> Sequence[LogEvent]:

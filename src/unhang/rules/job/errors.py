@@ -135,8 +135,8 @@ def gpu_out_of_memory(s: Situation) -> Found | None:
     skipped = {e.order for e in s.events.of("learn.step_skipped")}
     if first is not None and first.seen is not None and first.seen.order in skipped:
         return None
-    other = next((e.order for e in s.events.of("nccl.cuda_failure") if "memory" not in e["error"]), len(s.case.log))
-    events = tuple(e for e in s.events.of(*_OF_DEVICE_MEMORY) if e.order < other or "out of memory" in e.text)
+    is_other = any("memory" not in e["error"] for e in s.events.of("nccl.cuda_failure"))  # why nothing was given
+    events = tuple(e for e in s.events.of(*_OF_DEVICE_MEMORY) if not is_other or "out of memory" in e.text)
     if first is not None and first.names("cause.device_memory"):
         seen = FirstException(first.error, first.ranks or ranks_of_devices(s, events), first.failures, first.seen)
         return found_at_first(s, seen, 0.7 if comes_late(s, first) else 0.96, say="error")
@@ -364,7 +364,7 @@ def _confidence(s: Situation, first: FirstException) -> float:
 def _is_explained(text: str) -> bool:
     """Whether a part of the message is a line that has a rule of its own."""
     lines = text.splitlines()[:8]
-    kinds = {p.kind for line in lines for p, _ in matches(line)}
+    kinds = {p.kind for line in lines for p, _ in matches(line) if p.role != "notice"}
     return any(kind in _BUT or not kind.startswith(_GENERIC) for kind in kinds)
 
 
