@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # What a launcher or a driver process raises because a rank failed, and how a rank says that it was told to end.
 _REPORTS = lazy_pattern(
-    r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
+    r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CancelledError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|TrainingFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"\bSee (?:the )?(?:stack trace|root cause|traceback|logs?|error)s? (?:above|for)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"

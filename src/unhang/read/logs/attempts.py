@@ -383,15 +383,15 @@ def _is_a_failure_the_end(events: Sequence[LogEvent]) -> bool:
 
 
 def moved_after(events: Iterable[LogEvent], order: int, rank: int | None = None) -> int:
-    """How many steps were told after a line, by this rank if one is given; by a bar, drawn over and over on one line, how many it counted."""
+    """How many steps were told after a line, by this rank if one is given; by a bar, drawn over and over on one line, how many it counted: drawn once more, none."""
     moves = [e for e in events if e.is_progress and (rank is None or e.rank == rank)]
-    after = [e for e in moves if e.order > order]
-    counted = 0
+    after, counted, redrawn = [e for e in moves if e.order > order], 0, set[int]()
     for bar in (e for e in after if e.kind == "progress.bar"):
         done = bar.number("done") or 0
         before = [e.number("done") or 0 for e in moves if e.order <= order and e["total"] == bar["total"] and e["done"]]
         counted = max(counted, done - max(before, default=done) - 1)
-    return len(after) + counted
+        redrawn |= {bar.order} if before[-1:] == [done] else set()
+    return sum(e.order not in redrawn for e in after) + counted
 
 
 def _code(event: LogEvent) -> int:
