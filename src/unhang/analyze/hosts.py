@@ -112,6 +112,48 @@ def doer(case: Case, evidence: RankEvidence, edge: WaitEdge) -> Doer | None:
     return Doer(stacks, is_gone, is_unfed)
 
 
+_AT_WORK = ("user", "spinning", "gil", "data", "outside", "device")
+
+
+def may_still_call(case: Case, rank: int, edge: WaitEdge) -> bool:
+    """Whether a thread of the rank that makes the calls of `edge` is at work, whatever its other threads wait for.
+
+    Such a thread has made the last calls of that group, or begins in the function in which the waiter's thread begins.
+    """
+    evidence = case.ranks.get(rank)
+    if evidence is None or edge.kind not in ("collective", "p2p"):
+        return False
+    known = {s.ident: s for s in evidence.own_stacks if s.ident is not None and user_frames(s.frames)}
+    if len(known) < 2:
+        return False
+    is_open = has_open_call(case, rank)
+    idents, waiting = _callers(case, rank, edge), _begins_at(_caller_of_wait(case, edge))
+    makers = [s for i, s in known.items() if i in idents or (waiting is not None and _begins_at(s) == waiting)]
+    ends = [_followed(evidence, s, known, is_open)[0][-1] for s in makers if not in_communication(s, is_open)]
+    return any(activity_of(evidence, is_open, s).kind in _AT_WORK for s in ends)
+
+
+def _callers(case: Case, rank: int, edge: WaitEdge) -> set[int | None]:
+    """The threads that made a rank's last calls in the group of a wait."""
+    table = case.calls
+    group = next((i for i, g in enumerate(table.groups) if g.name == edge.group), -1)
+    rows = table.rows(rank=rank, group=group)[-_LAST_CALLS:]
+    return {ident_of(table.threads[int(n)]) for n in table["thread"][rows]}
+
+
+def _caller_of_wait(case: Case, edge: WaitEdge) -> ThreadStack | None:
+    """The waiter's thread that made its last call in the group, where it is known."""
+    evidence, idents = case.ranks.get(edge.waiter), _callers(case, edge.waiter, edge)
+    stacks = [s for s in evidence.own_stacks if s.ident in idents and in_communication(s)] if evidence else []
+    return stacks[0] if len(stacks) == 1 else None
+
+
+def _begins_at(stack: ThreadStack | None) -> tuple[str, str] | None:
+    """The first function of the program in a thread that Python started."""
+    mine = user_frames(stack.frames) if stack is not None and not stack.is_main else ()
+    return (mine[-1].file, mine[-1].function) if mine else None
+
+
 def activity_in(case: Case, rank: int, who: Doer | None = None) -> Activity:
     """What a rank does; `who`: in these threads instead of the main one."""
     evidence = case.ranks.get(rank)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.analyze.align import stuck_collectives
 from unhang.analyze.callpath import fork_of, user_path
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import catches_stop_iteration, surroundings
-from unhang.model import ProcessState
+from unhang.model import ProcessState, ThreadStack
 from unhang.testing import make_case, path, pending
 
 LOOP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
@@ -86,6 +88,47 @@ def test_two_receivers_wait_for_each_other() -> None:
     )
     assert Situation(case).waits.cycles == ((0, 1),)
     assert Situation(case).proven == (0, 1)
+
+
+_IN_CALL, _JOINS = "run:20>~comm", "main:9>~queue"
+
+
+def _threaded(main: str, thread: str, begins: int = 0) -> dict[str, object]:
+    """The stacks of a rank with two threads, of which the second has a number of its own."""
+    stacks = [ThreadStack(n, path(p), n == "main") for n, p in (("main", main), ("t", thread))]
+    return {"stacks": tuple(replace(s, ident=100_000 + begins + i) for i, s in enumerate(stacks))}
+
+
+@pytest.mark.parametrize(
+    ("thread", "proven"),
+    [
+        ("run:15", ()),  # it writes; then it comes to the barrier, and the other one goes on
+        ("run:15>~child", ()),
+        (_IN_CALL, (0, 1)),
+        ("other:15", (0, 1)),  # nothing tells that it makes these calls
+        ("run:15>~queue", (0, 1)),  # it waits for orders, of a main thread that waits
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_circle_of_ranks_is_none_of_threads_where_the_one_that_is_awaited_works(
+    thread: str, proven: tuple[int, ...], is_first: bool
+) -> None:
+    """Rank 1 waits in a thread for that of rank 0, which is no further than before its call."""
+    before = [] if is_first else ["a/gather[4]@run:10 thread=t{}00001"]
+    calls = {
+        0: [*(t.format(1) for t in before), "all_reduce[8]@main:4 thread=m100000 !"],
+        1: [*(t.format(2) for t in before), "a/barrier@run:20 thread=t200001 !"],
+    }
+    more = {0: _threaded("main:4>~comm", thread), 1: _threaded(_JOINS, _IN_CALL, 100_000)}
+    found = Situation(make_case(calls, world=2, groups={"a": (0, 1)}, more=more)).proven
+    assert found == (proven if is_first or thread != "other:15" else ())
+
+
+def test_a_circle_of_ranks_is_none_where_the_main_thread_works() -> None:
+    calls = {0: ["a/barrier@run:20 thread=t100001 !"], 1: ["all_reduce[8]@main:4 thread=m200000 !"]}
+    before = {r: [f"all_reduce[8]@main:4 thread=m{r + 1}00000", *c] for r, c in calls.items()}
+    more = {0: _threaded("main:5", _IN_CALL), 1: _threaded("main:4>~comm", "run:15", 100_000)}
+    assert Situation(make_case(before, world=2, groups={"a": (0, 1)}, more=more)).proven == ()
 
 
 def test_a_matched_send_is_no_wait() -> None:

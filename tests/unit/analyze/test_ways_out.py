@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unhang.analyze.source import surroundings
-from unhang.analyze.ways_out import caught_raise
+from unhang.analyze.ways_out import catches_a_limit, caught_raise
 from unhang.model import Frame
 from unhang.rules.registry import judge
 from unhang.testing import make_case
@@ -49,6 +49,61 @@ def test_an_exception_that_a_handler_lets_pass(
     (condition,) = surroundings(str(path), at[0]).conditions
     found = caught_raise(condition, way, 1)
     assert (tuple(f.line for f in found) if found else None) == expected
+
+
+_CATCHES = """\
+import contextlib
+
+class PeerLost(RuntimeError):
+    pass
+
+def ask(group):
+    TRY
+        reduce(group)
+    HANDLER
+
+def main():
+    try:
+        ask(group)
+    OUTER
+        print("goes on")
+"""
+_RAISES_ANEW = "except RuntimeError as error:\n        raise PeerLost(1) from error"
+
+
+@pytest.mark.parametrize(
+    ("handler", "outer", "expected"),
+    [
+        ("except RuntimeError:\n        pass", "finally:", True),
+        (
+            "except RuntimeError as error:\n        if attempt == most:\n            raise\n        sleep(1)",
+            "finally:",
+            True,
+        ),
+        ("except RuntimeError:\n        raise", "finally:", False),
+        ("except RuntimeError:\n        raise", "except RuntimeError:", True),
+        ("except RuntimeError:\n        raise", "except ValueError:", False),
+        ("except RuntimeError:\n        sys.exit(1)", "except Exception:", False),
+        ("except (OSError, ValueError):\n        pass", "finally:", False),
+        (_RAISES_ANEW, "except PeerLost:", True),
+        (_RAISES_ANEW, "except RuntimeError:", True),
+        (_RAISES_ANEW, "except TimeoutError:", False),
+        ("except RuntimeError:\n        raise\n    except Exception:\n        pass", "finally:", False),
+        ("with contextlib.suppress(RuntimeError):", "finally:", True),
+        ("with contextlib.suppress(OSError):", "finally:", False),
+    ],
+)
+def test_whether_the_program_goes_on_after_a_limit(tmp_path: Path, handler: str, outer: str, expected: bool) -> None:
+    path = tmp_path / "train.py"
+    is_with = handler.startswith("with")
+    inner = ("TRY", handler), ("    HANDLER\n", "") if is_with else ("HANDLER", handler)
+    text = _CATCHES.replace("OUTER", outer)
+    for old, new in inner if is_with else (("TRY", "try:"), inner[1]):
+        text = text.replace(old, new)
+    path.write_text(text)
+    lines = [i + 1 for i, line in enumerate(text.splitlines()) if line.strip() in ("reduce(group)", "ask(group)")]
+    way = (Frame(str(path), lines[1], "main"), Frame(str(path), lines[0], "ask"))
+    assert catches_a_limit(way) is expected
 
 
 _SKIPS = """\
