@@ -19,7 +19,7 @@ from unhang.analyze.activity import (
 )
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import ident_of
-from unhang.analyze.trees import line_text
+from unhang.analyze.trees import calls_on, last_name, line_text
 from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.numeric import np, npt
@@ -113,12 +113,15 @@ def doer(case: Case, evidence: RankEvidence, edge: WaitEdge) -> Doer | None:
 
 
 _AT_WORK = ("user", "spinning", "gil", "data", "outside", "device")
+# Waits that take a limit, and where among their arguments.
+_LIMITED = {"join": 0, "result": 0, "exception": 0, "wait": 0, "get": 1, "acquire": 1, "wait_for": 1}
 
 
 def may_still_call(case: Case, rank: int, edge: WaitEdge) -> bool:
-    """Whether a thread of the rank that makes the calls of `edge` is at work, whatever its other threads wait for.
+    """Whether a thread of the rank that makes the calls of `edge` is at work, or waits with a limit, whatever its other threads wait for.
 
-    Such a thread has made the last calls of that group, or begins in the function in which the waiter's thread begins.
+    Such a thread has made the last calls of that group, or begins in the function in which the waiter's thread begins; of a transfer
+    that the rank has not yet made it may be any.
     """
     evidence = case.ranks.get(rank)
     if evidence is None or edge.kind not in ("collective", "p2p"):
@@ -127,10 +130,32 @@ def may_still_call(case: Case, rank: int, edge: WaitEdge) -> bool:
     if len(known) < 2:
         return False
     is_open = has_open_call(case, rank)
-    idents, waiting = _callers(case, rank, edge), _begins_at(_caller_of_wait(case, edge))
-    makers = [s for i, s in known.items() if i in idents or (waiting is not None and _begins_at(s) == waiting)]
-    ends = [_followed(evidence, s, known, is_open)[0][-1] for s in makers if not in_communication(s, is_open)]
-    return any(activity_of(evidence, is_open, s).kind in _AT_WORK for s in ends)
+    makers = _makers(case, evidence, edge, known)
+    chains = [_followed(evidence, s, known, is_open)[0] for s in makers if not in_communication(s, is_open)]
+    ends = (activity_of(evidence, is_open, chain[-1]) for chain in chains)
+    return any(e.kind in _AT_WORK for e in ends) or any(_has_limit(s, evidence) for chain in chains for s in chain)
+
+
+def _makers(case: Case, evidence: RankEvidence, edge: WaitEdge, known: Mapping[int, ThreadStack]) -> list[ThreadStack]:
+    if edge.kind == "p2p":
+        side = ("send", "isend") if "recv" in edge.what.split()[0] else ("recv", "irecv")
+        made = [c for c in evidence.pending if (c.kind in side, c.group, c.peer) == (True, edge.group, edge.waiter)]
+        begins = {(f.file, f.function) for c in made for f in c.frames[-1:]}
+        return [s for s in known.values() if not made or {(f.file, f.function) for f in s.frames} & begins]
+    idents, waiting = _callers(case, evidence.rank, edge), _begins_at(_caller_of_wait(case, edge))
+    return [s for i, s in known.items() if i in idents or (waiting is not None and _begins_at(s) == waiting)]
+
+
+def _has_limit(stack: ThreadStack, evidence: RankEvidence) -> bool:
+    """Whether the line of the program in which a thread, or a task of its loop, waits gives that a limit."""
+    tasks = [t.frames for t in evidence.tasks] if any("/asyncio/" in f.file for f in stack.frames) else []
+    lines = [f for frames in (stack.frames, *tasks) for f in user_frames(frames)[:1]]
+    return any(
+        len(c.args) > at or any(k.arg == "timeout" for k in c.keywords)
+        for f in lines
+        for c in calls_on(f.file, f.line)
+        if (at := _LIMITED.get(last_name(c.func))) is not None
+    )
 
 
 def _callers(case: Case, rank: int, edge: WaitEdge) -> set[int | None]:

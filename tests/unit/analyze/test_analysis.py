@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +95,7 @@ def test_two_receivers_wait_for_each_other() -> None:
 _IN_CALL, _JOINS = "run:20>~comm", "main:9>~queue"
 
 
-def _threaded(main: str, thread: str, begins: int = 0) -> dict[str, object]:
+def _threaded(main: str, thread: str, begins: int = 0) -> dict[str, Any]:
     """The stacks of a rank with two threads, of which the second has a number of its own."""
     stacks = [ThreadStack(n, path(p), n == "main") for n, p in (("main", main), ("t", thread))]
     return {"stacks": tuple(replace(s, ident=100_000 + begins + i) for i, s in enumerate(stacks))}
@@ -129,6 +131,53 @@ def test_a_circle_of_ranks_is_none_where_the_main_thread_works() -> None:
     before = {r: [f"all_reduce[8]@main:4 thread=m{r + 1}00000", *c] for r, c in calls.items()}
     more = {0: _threaded("main:5", _IN_CALL), 1: _threaded("main:4>~comm", "run:15", 100_000)}
     assert Situation(make_case(before, world=2, groups={"a": (0, 1)}, more=more)).proven == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "proven"),
+    [
+        ("helper.join(5)", ()),
+        ("helper.join(timeout=limit)", ()),
+        ("future.result(limit)", ()),
+        ("orders.get(True, 5)", ()),
+        ("helper.join()", (0, 1)),
+        ("orders.get(True)", (0, 1)),
+    ],
+)
+def test_a_thread_that_waits_with_a_limit_may_still_make_the_call(
+    tmp_path: Path, line: str, proven: tuple[int, ...]
+) -> None:
+    """A check of the peers in a thread, for the end of which the main thread waits for some seconds only."""
+    file = tmp_path / "train.py"
+    file.write_text(f"def main():\n    {line}\n")
+    known = [f"all_reduce[8]@main:4 thread=m{r + 1}00000" for r in range(2)]
+    calls = {
+        0: [known[0], "a/barrier@run:20 thread=t100001 !"],
+        1: [known[1], "all_reduce[8]@main:4 thread=m200000 !"],
+    }
+    asks = _threaded("main:2>~join", _IN_CALL)
+    asks["stacks"] = tuple(
+        replace(s, frames=path("main:2>~join", str(file))) if s.is_main else s for s in asks["stacks"]
+    )
+    case = make_case(calls, world=2, groups={"a": (0, 1)}, stacks={1: "main:4>~comm"}, more={0: asks})
+    assert Situation(case).proven == proven
+
+
+@pytest.mark.parametrize(
+    ("thread", "sent", "proven"),
+    [("send_all:15", 0, ()), ("send_all:15", 1, ()), ("log:15", 0, ()), ("log:15", 1, (0, 1)), (_IN_CALL, 0, (0, 1))],
+)
+def test_two_receivers_wait_for_what_other_threads_of_theirs_still_make(
+    thread: str, sent: int, proven: tuple[int, ...]
+) -> None:
+    """What rank 0 has sent before tells which thread of it sends; before its first it may be any."""
+    earlier = [replace(pending("send", peer=1, done=True, where="send_all:14"), nth=1) for _ in range(sent)]
+    waits = {r: replace(pending("recv", peer=1 - r, where="run:20"), nth=1 + sent * r) for r in range(2)}
+    more = {0: _threaded(thread, _IN_CALL)}
+    case = make_case(
+        {}, world=2, pending={0: [*earlier, waits[0]], 1: [waits[1]]}, stacks={1: "main:4>~comm"}, more=more
+    )
+    assert Situation(case).proven == proven
 
 
 def test_a_matched_send_is_no_wait() -> None:
