@@ -20,7 +20,7 @@ from unhang.analyze.activity import (
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import ident_of
 from unhang.analyze.trees import calls_on, last_name, line_text
-from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
+from unhang.model import CallState, Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.numeric import np, npt
 
@@ -120,11 +120,11 @@ _LIMITED = {"join": 0, "result": 0, "exception": 0, "wait": 0, "get": 1, "acquir
 def may_still_call(case: Case, rank: int, edge: WaitEdge) -> bool:
     """Whether a thread of the rank that makes the calls of `edge` is at work, or waits with a limit, whatever its other threads wait for.
 
-    Such a thread has made the last calls of that group, or begins in the function in which the waiter's thread begins; of a transfer
-    that the rank has not yet made it may be any.
+    Such a thread has made the last calls of that group, or begins in the function in which the waiter's thread begins. Of other calls it
+    is the one that made such before; else the main thread, of a transfer any.
     """
     evidence = case.ranks.get(rank)
-    if evidence is None or edge.kind not in ("collective", "p2p"):
+    if evidence is None:
         return False
     known = {s.ident: s for s in evidence.own_stacks if s.ident is not None and user_frames(s.frames)}
     if len(known) < 2:
@@ -137,13 +137,29 @@ def may_still_call(case: Case, rank: int, edge: WaitEdge) -> bool:
 
 
 def _makers(case: Case, evidence: RankEvidence, edge: WaitEdge, known: Mapping[int, ThreadStack]) -> list[ThreadStack]:
-    if edge.kind == "p2p":
-        side = ("send", "isend") if "recv" in edge.what.split()[0] else ("recv", "irecv")
-        made = [c for c in evidence.pending if (c.kind in side, c.group, c.peer) == (True, edge.group, edge.waiter)]
+    if edge.kind != "collective":
+        made = [c for c in evidence.pending if _is_like(c, edge)]
         begins = {(f.file, f.function) for c in made for f in c.frames[-1:]}
-        return [s for s in known.values() if not made or {(f.file, f.function) for f in s.frames} & begins]
+        begun = [s for s in known.values() if {(f.file, f.function) for f in s.frames} & begins]
+        return begun if made else [s for s in known.values() if s.is_main or edge.kind == "p2p"]
     idents, waiting = _callers(case, evidence.rank, edge), _begins_at(_caller_of_wait(case, edge))
     return [s for i, s in known.items() if i in idents or (waiting is not None and _begins_at(s) == waiting)]
+
+
+_ASKED = {
+    "store": ("store_set",),
+    "barrier": ("monitored_barrier",),
+    "new_group": ("new_group",),
+    "rendezvous": ("init_process_group",),
+}
+
+
+def _is_like(call: PendingCall, edge: WaitEdge) -> bool:
+    """Whether a call of the awaited rank is of the kind that the waiter waits for."""
+    if edge.kind != "p2p":
+        return call.kind in _ASKED.get(edge.kind, ()) and call.group == edge.group
+    other = ("send", "isend") if "recv" in edge.what.split()[0] else ("recv", "irecv")
+    return (call.kind in other, call.group, call.peer) == (True, edge.group, edge.waiter)
 
 
 def _has_limit(stack: ThreadStack, evidence: RankEvidence) -> bool:

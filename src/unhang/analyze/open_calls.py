@@ -15,7 +15,6 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.host_waits import polls_ray
 from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
-from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import calls_on, last_name
 from unhang.analyze.ways_out import catches_a_limit
 from unhang.model import CallState, CollectiveCall, CollectiveTable, Frame, ThreadStack, WaitEdge, grouped, user_frames
@@ -228,26 +227,25 @@ def caught_left_s(s: Situation, now_ns: int) -> float:
         until_s = (edge.since_ns or 0) / 1e9 + _RAISES_S - now_ns / 1e9
         if until_s + _MOST_CAUGHT_S <= 0:
             continue
-        limits = [x for stack in _in_wait(s, edge) if _is_caught(s, edge, stack) and (x := _limit_s(s, edge, stack))]
+        limits = [x for stack in _in_wait(s, edge) if _is_caught(stack) and (x := _limit_s(s, edge, stack))]
         left += [until_s + x for x in limits if x <= _MOST_CAUGHT_S and until_s + x > 0]
     return min(left, default=0.0)
 
 
-def _in_wait(s: Situation, edge: WaitEdge) -> Iterator[ThreadStack]:
-    """The threads of a rank that may be the one in that wait."""
+def _in_wait(s: Situation, edge: WaitEdge) -> list[ThreadStack]:
+    """The threads of a rank that may be the one in that wait; the main one where none is seen to be."""
     evidence = s.case.ranks.get(edge.waiter)
-    return (t for t in evidence.own_stacks if in_communication(t)) if evidence is not None else iter(())
+    own = evidence.own_stacks if evidence is not None else ()
+    return [t for t in own if in_communication(t)] or [t for t in own if t.is_main]
 
 
-def _is_caught(s: Situation, edge: WaitEdge, stack: ThreadStack) -> bool:
-    """Whether what the wait raises is caught: by the program, by a worker of Ray, or by who waits for the task of a pool."""
-    if any(f.file.endswith(_CATCHES_FOR_OTHERS[0]) for f in stack.frames):
-        return True
-    above = stack_path(s.case, edge.waiter) if any(f.file.endswith(_CATCHES_FOR_OTHERS) for f in stack.frames) else ()
-    return catches_a_limit(user_path(stack.frames)) or catches_a_limit(above or ())
+def _is_caught(stack: ThreadStack) -> bool:
+    """Whether what the wait raises is caught: by the program, by a worker of Ray, or by a thread's end, which ends no process."""
+    is_of_ray = any(f.file.endswith(_OF_A_WORKER) for f in stack.frames)
+    return not stack.is_main or is_of_ray or catches_a_limit(user_path(stack.frames))
 
 
-_CATCHES_FOR_OTHERS = ("/ray/_private/workers/default_worker.py", "/concurrent/futures/thread.py")
+_OF_A_WORKER = "/ray/_private/workers/default_worker.py"
 
 
 def _limit_s(s: Situation, edge: WaitEdge, stack: ThreadStack) -> float:

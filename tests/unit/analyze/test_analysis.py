@@ -180,6 +180,16 @@ def test_two_receivers_wait_for_what_other_threads_of_theirs_still_make(
     assert Situation(case).proven == proven
 
 
+@pytest.mark.parametrize(("main", "proven"), [("main:12", ()), ("main:12>~queue", (0, 1)), (_IN_CALL, (0, 1))])
+def test_a_group_that_the_main_thread_still_comes_to_make(main: str, proven: tuple[int, ...]) -> None:
+    """A thread of rank 1 waits already for what rank 0 does after the group; its main thread works on the way to it."""
+    calls = {0: ["barrier@main:4"], 1: ["barrier@main:4", "a/barrier@run:20 thread=t100001 !"]}
+    more = {1: _threaded(main, _IN_CALL)}
+    made = {0: [pending("new_group", where="main:14", detail="0,1")]}
+    case = make_case(calls, world=2, groups={"a": (0, 1)}, pending=made, stacks={0: "main:14>~comm"}, more=more)
+    assert Situation(case).proven == proven
+
+
 def test_a_matched_send_is_no_wait() -> None:
     case = make_case(
         {},
