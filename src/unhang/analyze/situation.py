@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from unhang.analyze.activity import Activity
-from unhang.analyze.align import StuckCollective, Unlike, stuck_collectives, unlike_values
+from unhang.analyze.align import StuckCollective, Unlike, is_nameless, stuck_collectives, unlike_values
 from unhang.analyze.by_kind import Events, Readings, is_of_training
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
 from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, had_come, is_timeout
@@ -149,6 +149,8 @@ class Situation:
         """Ranks that provably wait for ever."""
         gone = [r for r, a in self.activities.items() if a.kind == "dead"]
         may_end = [r for r in self.case.ranks if main_waits_in_store(self.case, r)]
+        # Of groups that a program makes by hand nothing tells who is in them.
+        may_end += [r for stuck in self.stuck if is_nameless(stuck.group) for r in stuck.waiting]
         waits, answered = owed_by_waiting(self.case, self.waits)
         return never_ending(waits, gone, [*may_end, *answered, *runs_ahead(self.case, self.waits)])
 

@@ -180,6 +180,22 @@ def test_two_receivers_wait_for_what_other_threads_of_theirs_still_make(
     assert Situation(case).proven == proven
 
 
+def test_of_groups_without_a_name_nothing_is_proven() -> None:
+    """Two pairs with a group each, made by hand: both have no name, and what they do is not of one group."""
+    calls = {
+        **{r: ["a/all_reduce[8] by SUM@main:4", "a/all_reduce[8]@main:4 !"] for r in (0, 1)},
+        **{r: ["a/all_reduce[8] by MAX@main:6", "a/barrier@main:7 !"] for r in (2, 3)},
+    }
+    stacks = {**dict.fromkeys((0, 1), "main:4>~comm"), **dict.fromkeys((2, 3), "main:7>~comm")}
+    case = make_case(calls, groups={"a": ()}, stacks=stacks)
+    assert Situation(case).unlike
+    assert Situation(case).proven == (0, 1, 2, 3)
+    groups = tuple(replace(g, name="" if g.name == "a" else g.name) for g in case.groups)
+    nameless = Situation(replace(case, groups=groups, calls=replace(case.calls, groups=groups)))
+    assert not nameless.unlike
+    assert nameless.proven == ()
+
+
 @pytest.mark.parametrize(("main", "proven"), [("main:12", ()), ("main:12>~queue", (0, 1)), (_IN_CALL, (0, 1))])
 def test_a_group_that_the_main_thread_still_comes_to_make(main: str, proven: tuple[int, ...]) -> None:
     """A thread of rank 1 waits already for what rank 0 does after the group; its main thread works on the way to it."""
