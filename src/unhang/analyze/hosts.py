@@ -127,9 +127,9 @@ def may_still_call(case: Case, rank: int, edge: WaitEdge) -> bool:
     if evidence is None:
         return False
     known = {s.ident: s for s in evidence.own_stacks if s.ident is not None and user_frames(s.frames)}
-    if len(known) < 2:
-        return False
     is_open = has_open_call(case, rank)
+    if len(known) < 2 or activity_of(evidence, is_open).kind == "dead":
+        return False
     makers = _makers(case, evidence, edge, known)
     chains = [_followed(evidence, s, known, is_open)[0] for s in makers if not in_communication(s, is_open)]
     ends = (activity_of(evidence, is_open, chain[-1]) for chain in chains)
