@@ -265,7 +265,8 @@ def catches_a_limit(path: Path) -> bool:
                 again = _raises_again(handler.body)
                 if again is None:
                     return True
-                raised = raised if again.exc is None else _classes_of(frame.file, again.exc)
+                is_same = again.exc is None or any(n.id == handler.name for n in inside(_thrown(again), ast.Name))
+                raised = raised if is_same else _classes_of(frame.file, _thrown(again))
     return False
 
 
@@ -296,9 +297,15 @@ def _raises_again(body: Iterable[ast.stmt]) -> ast.Raise | None:
     return None
 
 
+def _thrown(again: ast.Raise) -> ast.expr:
+    """What is raised, or what it is made by."""
+    assert again.exc is not None
+    return again.exc.func if isinstance(again.exc, ast.Call) else again.exc
+
+
 def _classes_of(path: str, raised: ast.expr) -> frozenset[str]:
     """The names of the classes of what is raised, as far as the file tells."""
-    name = last_name(raised.func if isinstance(raised, ast.Call) else raised)
+    name = last_name(raised)
     known = {c.name: c for c in inside(tree_of(path), ast.ClassDef)}
     found, pending = {"BaseException"} | ({"Exception"} if name != "SystemExit" else set()), [name]
     while pending:

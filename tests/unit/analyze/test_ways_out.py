@@ -88,6 +88,7 @@ _RAISES_ANEW = "except RuntimeError as error:\n        raise PeerLost(1) from er
         ("except RuntimeError:\n        raise", "except ValueError:", False),
         ("except RuntimeError:\n        sys.exit(1)", "except Exception:", False),
         ("except (OSError, ValueError):\n        pass", "finally:", False),
+        ("except RuntimeError as error:\n        raise error", "except RuntimeError:", True),
         (_RAISES_ANEW, "except PeerLost:", True),
         (_RAISES_ANEW, "except RuntimeError:", True),
         (_RAISES_ANEW, "except TimeoutError:", False),
