@@ -22,3 +22,9 @@ def test_a_circle_that_ends_by_a_limit_which_the_program_catches_is_left_alone(t
     result = run_job(case, tmp_path)
     check_healthy(result, case)
     assert "somebody has left" in result.stdout
+
+
+def test_a_circle_of_ranks_is_left_alone_where_a_thread_of_one_of_them_works(tmp_path: Path) -> None:
+    """Rank 0 steps on and waits for rank 1, which waits for the thread of rank 0 that saves."""
+    result = run_job(case := healthy("saves_in_a_thread", ranks=2), tmp_path)  # saves_in_a_thread.py
+    check_healthy(result, case)

@@ -94,6 +94,11 @@ class StuckCollective:
 _MOST_IN_FLIGHT = 256
 
 
+def is_nameless(group: ProcessGroup) -> bool:
+    """Whether it may be several groups: those made by hand, without `new_group`, share the empty name, and their members are not known."""
+    return not group.name and not group.ranks
+
+
 def members_of(index: CallIndex, group: int) -> tuple[int, ...]:
     """The ranks of a group: by its description, else all that were seen in it, and those that its like leave to it."""
     return index.table.groups[group].ranks or index.members.get(group) or tuple(sorted(index.last(group)))
@@ -224,7 +229,8 @@ def unlike_values(index: CallIndex) -> Iterator[Unlike]:
         return
     for kind in ("reduce_op", "root", "dtype"):
         values = table[kind].astype(np.int64)
-        found = (_unlike_at(index, kind, group, seq) for group, seq in index.unlike(values, _MOST_LOOKED_AT))
+        places = index.unlike(values, _MOST_LOOKED_AT)
+        found = (_unlike_at(index, kind, group, seq) for group, seq in places if not is_nameless(table.groups[group]))
         first = min(filter(None, found), key=lambda u: u.call.created_ns, default=None)
         if first is not None:
             yield first

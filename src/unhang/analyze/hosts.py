@@ -19,8 +19,8 @@ from unhang.analyze.activity import (
 )
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import ident_of
-from unhang.analyze.trees import line_text
-from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
+from unhang.analyze.trees import calls_on, last_name, line_text
+from unhang.model import CallState, Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.numeric import np, npt
 
@@ -110,6 +110,89 @@ def doer(case: Case, evidence: RankEvidence, edge: WaitEdge) -> Doer | None:
     if first is not main and is_idle and not in_communication(main, is_open):
         return Doer((main,), is_gone)
     return Doer(stacks, is_gone, is_unfed)
+
+
+_AT_WORK = ("user", "spinning", "gil", "data", "outside", "device")
+# Waits that take a limit, and where among their arguments.
+_LIMITED = {"join": 0, "result": 0, "exception": 0, "wait": 0, "get": 1, "acquire": 1, "wait_for": 1}
+
+
+def may_still_call(case: Case, rank: int, edge: WaitEdge) -> bool:
+    """Whether a thread of the rank that makes the calls of `edge` is at work, or waits with a limit, whatever its other threads wait for.
+
+    Such a thread has made the last calls of that group, or begins in the function in which the waiter's thread begins. Of other calls it
+    is the one that made such before; else the main thread, of a transfer any.
+    """
+    evidence = case.ranks.get(rank)
+    if evidence is None:
+        return False
+    known = {s.ident: s for s in evidence.own_stacks if s.ident is not None and user_frames(s.frames)}
+    is_open = has_open_call(case, rank)
+    if len(known) < 2 or activity_of(evidence, is_open).kind == "dead":
+        return False
+    makers = _makers(case, evidence, edge, known)
+    chains = [_followed(evidence, s, known, is_open)[0] for s in makers if not in_communication(s, is_open)]
+    ends = (activity_of(evidence, is_open, chain[-1]) for chain in chains)
+    return any(e.kind in _AT_WORK for e in ends) or any(_has_limit(s, evidence) for chain in chains for s in chain)
+
+
+def _makers(case: Case, evidence: RankEvidence, edge: WaitEdge, known: Mapping[int, ThreadStack]) -> list[ThreadStack]:
+    if edge.kind != "collective":
+        made = [c for c in evidence.pending if _is_like(c, edge)]
+        begins = {(f.file, f.function) for c in made for f in c.frames[-1:]}
+        begun = [s for s in known.values() if {(f.file, f.function) for f in s.frames} & begins]
+        return begun if made else [s for s in known.values() if s.is_main or edge.kind == "p2p"]
+    idents, waiting = _callers(case, evidence.rank, edge), _begins_at(_caller_of_wait(case, edge))
+    return [s for i, s in known.items() if i in idents or (waiting is not None and _begins_at(s) == waiting)]
+
+
+_ASKED = {
+    "store": ("store_set",),
+    "barrier": ("monitored_barrier",),
+    "new_group": ("new_group",),
+    "rendezvous": ("init_process_group",),
+}
+
+
+def _is_like(call: PendingCall, edge: WaitEdge) -> bool:
+    """Whether a call of the awaited rank is of the kind that the waiter waits for."""
+    if edge.kind != "p2p":
+        return call.kind in _ASKED.get(edge.kind, ()) and call.group == edge.group
+    other = ("send", "isend") if "recv" in edge.what.split()[0] else ("recv", "irecv")
+    return (call.kind in other, call.group, call.peer) == (True, edge.group, edge.waiter)
+
+
+def _has_limit(stack: ThreadStack, evidence: RankEvidence) -> bool:
+    """Whether the line of the program in which a thread, or a task of its loop, waits gives that a limit."""
+    tasks = [t.frames for t in evidence.tasks] if any("/asyncio/" in f.file for f in stack.frames) else []
+    lines = [f for frames in (stack.frames, *tasks) for f in user_frames(frames)[:1]]
+    return any(
+        len(c.args) > at or any(k.arg == "timeout" for k in c.keywords)
+        for f in lines
+        for c in calls_on(f.file, f.line)
+        if (at := _LIMITED.get(last_name(c.func))) is not None
+    )
+
+
+def _callers(case: Case, rank: int, edge: WaitEdge) -> set[int | None]:
+    """The threads that made a rank's last calls in the group of a wait."""
+    table = case.calls
+    group = next((i for i, g in enumerate(table.groups) if g.name == edge.group), -1)
+    rows = table.rows(rank=rank, group=group)[-_LAST_CALLS:]
+    return {ident_of(table.threads[int(n)]) for n in table["thread"][rows]}
+
+
+def _caller_of_wait(case: Case, edge: WaitEdge) -> ThreadStack | None:
+    """The waiter's thread that made its last call in the group, where it is known."""
+    evidence, idents = case.ranks.get(edge.waiter), _callers(case, edge.waiter, edge)
+    stacks = [s for s in evidence.own_stacks if s.ident in idents and in_communication(s)] if evidence else []
+    return stacks[0] if len(stacks) == 1 else None
+
+
+def _begins_at(stack: ThreadStack | None) -> tuple[str, str] | None:
+    """The first function of the program in a thread that Python started."""
+    mine = user_frames(stack.frames) if stack is not None and not stack.is_main else ()
+    return (mine[-1].file, mine[-1].function) if mine else None
 
 
 def activity_in(case: Case, rank: int, who: Doer | None = None) -> Activity:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from unhang.analyze.activity import OF_RAY, RESULT_OF_RAY, TASK_OF_RAY, Activity, awaited_in
+from unhang.analyze.activity import OF_RAY, RESULT_OF_RAY, TASK_OF_RAY, Activity, awaited_in, in_communication
 from unhang.analyze.align import members_of
+from unhang.analyze.callpath import user_path
 from unhang.analyze.host_waits import polls_ray
 from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
-from unhang.analyze.streams import stack_path
-from unhang.analyze.trees import calls_on
+from unhang.analyze.trees import calls_on, last_name
 from unhang.analyze.ways_out import catches_a_limit
 from unhang.model import CallState, CollectiveCall, CollectiveTable, Frame, ThreadStack, WaitEdge, grouped, user_frames
 from unhang.numeric import np
@@ -214,7 +214,7 @@ def driver_without_answer(s: Situation) -> Frame | None:
     return None if has_limit else mine[0]
 
 
-_MOST_CAUGHT_S, _RAISES_S = 60.0, 1.0
+_MOST_CAUGHT_S, _RAISES_S = 60.0, 2.0
 
 
 def caught_left_s(s: Situation, now_ns: int) -> float:
@@ -224,21 +224,44 @@ def caught_left_s(s: Situation, now_ns: int) -> float:
     """
     left = []
     for edge in s.waits.edges:
-        limit_s = _limit_s(s, edge)
-        until_s = (edge.since_ns or 0) / 1e9 + limit_s + _RAISES_S - now_ns / 1e9
-        if 0 < limit_s <= _MOST_CAUGHT_S and until_s > 0 and catches_a_limit(stack_path(s.case, edge.waiter) or ()):
-            left.append(until_s)
+        until_s = (edge.since_ns or 0) / 1e9 + _RAISES_S - now_ns / 1e9
+        if until_s + _MOST_CAUGHT_S <= 0:
+            continue
+        limits = [x for stack in _in_wait(s, edge) if _is_caught(stack) and (x := _limit_s(s, edge, stack))]
+        left += [until_s + x for x in limits if x <= _MOST_CAUGHT_S and until_s + x > 0]
     return min(left, default=0.0)
 
 
-def _limit_s(s: Situation, edge: WaitEdge) -> float:
-    """The limit of the call that a rank waits in; 0 where it is not known, or ends the process."""
+def _in_wait(s: Situation, edge: WaitEdge) -> list[ThreadStack]:
+    """The threads of a rank that may be the one in that wait; the main one where none is seen to be."""
+    evidence = s.case.ranks.get(edge.waiter)
+    own = evidence.own_stacks if evidence is not None else ()
+    return [t for t in own if in_communication(t)] or [t for t in own if t.is_main]
+
+
+def _is_caught(stack: ThreadStack) -> bool:
+    """Whether what the wait raises is caught: by the program, by a worker of Ray, or by a thread's end, which ends no process."""
+    is_of_ray = any(f.file.endswith(_OF_A_WORKER) for f in stack.frames)
+    return not stack.is_main or is_of_ray or catches_a_limit(user_path(stack.frames))
+
+
+_OF_A_WORKER = "/ray/_private/workers/default_worker.py"
+
+
+def _limit_s(s: Situation, edge: WaitEdge, stack: ThreadStack) -> float:
+    """The limit of the call that a thread waits in, or the longest of note where only its line has one; 0 where there is none, or it ends the process."""
     group = next((g for g in s.case.groups if g.name == edge.group), None)
     if group is None or group.backend != "gloo":
         return 0.0
     open_now = (c for c in s.case.ranks[edge.waiter].pending if c.kind == "monitored_barrier" and c.ended_ns is None)
     given = next((c.detail for c in open_now if edge.kind == "barrier"), "")
-    return float(given) if given else group.timeout_s or 0.0
+    if given:
+        return float(given)
+    mine = user_frames(stack.frames)[:1]
+    calls = (
+        c for f in mine for c in calls_on(f.file, f.line) if last_name(c.func) == "wait" and (c.args or c.keywords)
+    )
+    return _MOST_CAUGHT_S if any(calls) else group.timeout_s or 0.0
 
 
 def is_under_way(worker: ThreadStack) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from unhang.analyze.activity import Activity
-from unhang.analyze.align import StuckCollective, Unlike, stuck_collectives, unlike_values
+from unhang.analyze.align import StuckCollective, Unlike, is_nameless, stuck_collectives, unlike_values
 from unhang.analyze.by_kind import Events, Readings, is_of_training
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
 from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, had_come, is_timeout
@@ -18,7 +18,15 @@ from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import Standing, Word, parted, standing
 from unhang.analyze.stragglers import Straggler, own_work, stragglers
-from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, runs_ahead, waits_for
+from unhang.analyze.waits_for import (
+    blocked_by,
+    edges_on,
+    main_waits_in_store,
+    never_ending,
+    owed_by_waiting,
+    runs_ahead,
+    waits_for,
+)
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
 from unhang.read.logs import events_of_errors
 from unhang.read.rank_evidence import ANOTHER_WITH_ITS_RANK
@@ -141,7 +149,10 @@ class Situation:
         """Ranks that provably wait for ever."""
         gone = [r for r, a in self.activities.items() if a.kind == "dead"]
         may_end = [r for r in self.case.ranks if main_waits_in_store(self.case, r)]
-        return never_ending(self.waits, gone, [*may_end, *runs_ahead(self.case, self.waits)])
+        # Of groups that a program makes by hand nothing tells who is in them.
+        may_end += [r for stuck in self.stuck if is_nameless(stuck.group) for r in stuck.waiting]
+        waits, answered = owed_by_waiting(self.case, self.waits)
+        return never_ending(waits, gone, [*may_end, *answered, *runs_ahead(self.case, self.waits)])
 
     @cached_property
     def on_device(self) -> tuple[StuckCollective, ...]:

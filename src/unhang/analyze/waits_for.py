@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.failures import is_timeout
-from unhang.analyze.hosts import ON_DEVICE, runs_without_gil, waits_there
+from unhang.analyze.hosts import ON_DEVICE, may_still_call, runs_without_gil, waits_there
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import seen_edges
@@ -113,6 +114,18 @@ def blocked_by(graph: WaitsFor, roots: Collection[int]) -> dict[int, tuple[int, 
                     pending.extend(new)
         found[root] = tuple(sorted(reached - {root}))
     return found
+
+
+def owed_by_waiting(case: Case, graph: WaitsFor) -> tuple[WaitsFor, tuple[int, ...]]:
+    """The graph without waits for ranks of which another thread, one at work, makes these calls; and the ranks that have a wait for such alone."""
+    threaded = {r for r, e in case.ranks.items() if sum(bool(user_frames(s.frames)) for s in e.own_stacks) > 1}
+    edges, given = [], []
+    for edge in graph.edges if threaded else ():
+        working = {t for t in edge.targets if t in threaded and not edge.mismatch and may_still_call(case, t, edge)}
+        left = tuple(t for t in edge.targets if t not in working) if working else edge.targets
+        edges.append(replace(edge, targets=left) if working else edge)
+        given += [edge.waiter] if working and not left else []
+    return (replace(graph, edges=tuple(edges)) if edges else graph), tuple(given)
 
 
 def never_ending(graph: WaitsFor, gone: Collection[int], may_end: Collection[int]) -> tuple[int, ...]:

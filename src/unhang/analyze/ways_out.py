@@ -246,12 +246,74 @@ def caught_raise(condition: Condition, path: Path, shared: int) -> tuple[Frame, 
 
 
 _OF_A_LIMIT = frozenset(("RuntimeError", "Exception", "BaseException", "DistError", "DistBackendError"))
+_ENDS_THE_PROCESS = ("exit", "_exit", "abort")
+_SUPPRESSES = frozenset(("suppress", "raises", "assertRaises", "assertRaisesRegex"))
 
 
 def catches_a_limit(path: Path) -> bool:
-    """Whether the program goes on, by its source, where a call on that way raises since its own limit is over."""
-    handlers = (h for frame in path for h in _handlers(frame) if _types_of(h) & _OF_A_LIMIT)
-    return any(not inside(h, ast.Raise) for h in handlers)
+    """Whether the program goes on, by its source, where a call on that way raises since its own limit is over.
+
+    A handler that raises something else hands on that; one that raises on a condition alone goes on.
+    """
+    raised = _OF_A_LIMIT
+    for frame in reversed(path):
+        for block in _guards(frame):
+            if isinstance(block, ast.With):
+                if any(last_name(a) in raised for c in _suppressing(block) for a in c.args):
+                    return True
+            elif (handler := next((h for h in block.handlers if _types_of(h) & raised), None)) is not None:
+                again = _raises_again(handler.body)
+                if again is None:
+                    return True
+                is_same = again.exc is None or any(n.id == handler.name for n in inside(_thrown(again), ast.Name))
+                raised = raised if is_same else _classes_of(frame.file, _thrown(again))
+    return False
+
+
+def _guards(frame: Frame) -> list[ast.Try | ast.With]:
+    """What may catch what is raised at a line, in its own function, innermost first."""
+    tree, own = tree_of(frame.file), surroundings(frame.file, frame.line).function
+    tries = [n for n in inside(tree, ast.Try) if any(covers(s, frame.line) for s in n.body)]
+    around: list[ast.Try | ast.With] = [*tries, *(n for n in inside(tree, ast.With) if covers(n, frame.line))]
+    mine = (n for n in around if surroundings(frame.file, n.body[0].lineno).function == own)
+    return sorted(mine, key=lambda n: -n.lineno)
+
+
+def _suppressing(block: ast.With) -> Iterator[ast.Call]:
+    calls = (i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call))
+    return (c for c in calls if last_name(c.func) in _SUPPRESSES)
+
+
+def _raises_again(body: Iterable[ast.stmt]) -> ast.Raise | None:
+    """What a block raises under no condition; a call that ends the process counts as such."""
+    for node in body:
+        if isinstance(node, ast.Raise):
+            return node
+        called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+        if called is not None and last_name(called) in _ENDS_THE_PROCESS:
+            return ast.Raise(exc=ast.Name("SystemExit"))
+        if isinstance(node, ast.With) and (found := _raises_again(node.body)) is not None:
+            return found
+    return None
+
+
+def _thrown(again: ast.Raise) -> ast.expr:
+    """What is raised, or what it is made by."""
+    assert again.exc is not None
+    return again.exc.func if isinstance(again.exc, ast.Call) else again.exc
+
+
+def _classes_of(path: str, raised: ast.expr) -> frozenset[str]:
+    """The names of the classes of what is raised, as far as the file tells."""
+    name = last_name(raised)
+    known = {c.name: c for c in inside(tree_of(path), ast.ClassDef)}
+    found, pending = {"BaseException"} | ({"Exception"} if name != "SystemExit" else set()), [name]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += [last_name(b) for b in known[name].bases] if name in known else []
+    return frozenset(found)
 
 
 def _handlers(frame: Frame) -> Iterator[ast.ExceptHandler]:

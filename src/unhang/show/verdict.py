@@ -134,7 +134,10 @@ def name_attempts(numbers: Sequence[int]) -> str:
 
 def ended(attempt: Attempt) -> str:
     """What is known of the end of an attempt."""
-    return _with_place(attempt.findings[0]) if attempt.findings else "the evidence does not suffice to say why"
+    if attempt.findings:
+        return _with_place(attempt.findings[0])
+    is_clean = attempt.outcome is Outcome.CLEAN
+    return "nothing wrong is seen in it" if is_clean else "the evidence does not suffice to say why"
 
 
 def certainties(finding: Finding) -> tuple[tuple[str, str], ...]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.show.cases import hang
+from unhang.model import Attempt, Outcome
 from unhang.show.text import render_text
-from unhang.show.verdict import certainty
+from unhang.show.verdict import certainty, ended
 from unhang.show.web_page import page_data
 
 
@@ -38,3 +39,14 @@ def test_the_bracket_and_the_page_say_the_same(changes: dict[str, object], text:
     view = page_data(diagnosis, sample.case, sample.waits)
     assert [c[1:] for c in view["chips"] if c[0] == "fact"][: len(chips)] == chips
     assert view["others"][0]["certainty"] == text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome.CLEAN, "nothing wrong is seen in it"),  # a job that runs one launcher after the other
+        (Outcome.CRASH, "the evidence does not suffice to say why"),
+    ],
+)
+def test_an_attempt_without_a_fault_needs_no_cause(outcome: Outcome, said: str) -> None:
+    assert ended(Attempt(0, outcome)) == said
