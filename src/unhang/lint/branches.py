@@ -328,6 +328,8 @@ class Branches(Calls):
                 missed = [e._replace(method="wrapped") for e in list(again)[:1]]  # if it is wrapped
             if way_out.kind != "continue":  # who is done early leaves the loop over all layers
                 missed = [e for e in missed if e.op != "pick"]
+            if not self.link.needs_all:  # which layers run is nothing to the others
+                missed = sorted(missed, key=lambda e: e.hidden == "module")
             if missed and waits_for_orders(way_out, missed):
                 continue
             if takes_orders(way_out.made) or (way_out.kind == "return" and takes_orders(missed)):

@@ -36,6 +36,7 @@ from unhang.lint.values import (
     MAYBE,
     MOST_WAY,
     NO_PARAMS,
+    NO_ROOM,
     NONE_BY_BATCH,
     OF_DATA,
     OWN_BATCH,
@@ -71,6 +72,7 @@ _JOINS = {
 }
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
+_WRITES = {"write_text", "write_bytes", "save", "savez", "save_file", "dump"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
@@ -272,6 +274,8 @@ class Calls(Passing):
             return special(self, node, args)
         if (own := _own_state(node, full, name, args)) is not None:
             return own
+        if full == "torch.randperm" and "generator" not in node.names and self.link.seeds_by_rank:
+            return Value(DRAWN)
         if name == "backward" and args and args[0].kind in ("out", "of"):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])
@@ -302,9 +306,13 @@ class Calls(Passing):
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
             return is_own_path([base, *args]) or changes(self, at, node.line)
-        reads = is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) is not None
+        does = name or full.rpartition(".")[2]
         mode = args[1].const if len(args) > 1 else None
-        self.own_reads += reads and not (isinstance(mode, str) and mode[:1] in ("w", "a", "x"))
+        is_to_write = isinstance(mode, str) and mode[:1] in ("w", "a", "x")
+        self.own_reads += not is_to_write and _READS_FILE.search(does) is not None and is_own_path([base, *args[:1]])
+        if (is_to_write and does == "open") or does in _WRITES:  # the disk may be full for this rank alone
+            by_path = sorts.OWN_PATH in (v.sort for v in (base, *args[:2]))
+            self.raises |= {NO_ROOM} if by_path else set()
         return False
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summ
 NO_NAMES = {"<module>", "<lambda>", ""}
 _SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
 _MOST_CALLERS = 20
+_SHARDS = re.compile(rb"(?i)fsdp|fully_shard|deepspeed|model_?parallel")
 _ZERO, _STAGE = b"zero_optimization", b"zero_stage"
 
 
@@ -117,7 +119,17 @@ class Makers:
         """Whether modules leave out by chance what they compute, and each rank has a seed of its own for that."""
         functions = self.project.functions.values()
         leaves_out = any(word.startswith(("Dropout", "dropout")) for f in functions for word in f.words)
-        return leaves_out and any(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS))
+        return leaves_out and self.seeds_by_rank
+
+    @cached_property
+    def seeds_by_rank(self) -> bool:
+        """Whether each rank gives the generator of its process a seed of its own."""
+        return any(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS))
+
+    @cached_property
+    def names_shards(self) -> bool:
+        """Whether the project names what leaves each rank a part of the gradients alone."""
+        return any(_SHARDS.search(bytes(f.raw)) for f in self.project.functions.values())
 
     @cached_property
     def parts_every_layer(self) -> bool:

@@ -33,7 +33,7 @@ from unhang.lint.special import (
     paths_in,
     value_of_name,
 )
-from unhang.lint.tensors import is_compared
+from unhang.lint.tensors import is_compared, is_cut
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -265,6 +265,8 @@ class Operators(Names):
             return of_word
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=sorts.PART) if at.dep & RANK else PLAIN
+        if is_cut(base) and at.dep & RANK:  # what is computed of its own part of a tensor, this rank alone knows
+            return Value(LOSS)
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:
             return v._replace(sort=v.sort[1])
@@ -283,7 +285,8 @@ class Operators(Names):
             return v if keeps_length(index) else v._replace(dep=v.dep & ~(LONGEST | UNEVEN))
         if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != sorts.PADDED:
+            is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE
+            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
@@ -306,6 +309,7 @@ class Operators(Names):
         if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item
             is_plain = at.kind == "param"
             dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
+        dep |= at.dep & DRAWN  # what is picked in an order of its own
         return Value(dep, v.params) if dep or v.params else PLAIN
 
 
