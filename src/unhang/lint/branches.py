@@ -38,7 +38,7 @@ from unhang.lint.divergence import (
     finding_of,
 )
 from unhang.lint.doubts import asked_for_wrapper, asks_property, is_of_caller, takes_orders, works
-from unhang.lint.graphs import mark_half
+from unhang.lint.graphs import mark_half, note_heads
 from unhang.lint.ir import Expr, Found, If, Op, Ref, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
@@ -58,6 +58,7 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
+    is_of_data,
     joined_env,
     mark_none,
 )
@@ -119,6 +120,8 @@ class Branches(Calls):
         self.uniform = set()
         condition = self._tested(s)
         uniform = frozenset(self.uniform)
+        if self._in_forward() and is_of_data(condition):
+            note_heads(self, s)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
         is_told = self._is_told(s.test, condition)

@@ -16,6 +16,7 @@ from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summ
 NO_NAMES = {"<module>", "<lambda>", ""}
 _SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
 _MOST_CALLERS = 20
+_DDP = {"DistributedDataParallel", "DDP"}
 _SHARDS = re.compile(rb"(?i)fsdp|fully_shard|deepspeed|model_?parallel")
 _ZERO, _STAGE = b"zero_optimization", b"zero_stage"
 
@@ -130,6 +131,11 @@ class Makers:
     def names_shards(self) -> bool:
         """Whether the project names what leaves each rank a part of the gradients alone."""
         return any(_SHARDS.search(bytes(f.raw)) for f in self.project.functions.values())
+
+    @cached_property
+    def reduces_all(self) -> bool:
+        """Whether DDP waits for the gradients of all parameters, as far as the code says."""
+        return not self.names_shards and any(not _DDP.isdisjoint(f.words) for f in self.project.functions.values())
 
     @cached_property
     def parts_every_layer(self) -> bool:

@@ -248,6 +248,12 @@ class Operators(Names):
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
 
+    def _is_own_part(self, index: Expr) -> bool:
+        """`x[:, rank * n : (rank + 1) * n]`: the columns of this rank."""
+        cuts = [p for p in index.parts if isinstance(p, Op) and p.op == ":"] if isinstance(index, Op) else []
+        is_one = isinstance(index, Op) and index.op == "seq" and bool(cuts)
+        return is_one and any(all(self.value(end).dep & RANK for end in p.parts[:2]) for p in cuts)
+
     def item(self, base: Expr, index: Expr) -> Value:
         """`base[index]`."""
         v = self.value(base)
@@ -265,7 +271,9 @@ class Operators(Names):
             return of_word
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=sorts.PART) if at.dep & RANK else PLAIN
-        if is_cut(base) and at.dep & RANK:  # what is computed of its own part of a tensor, this rank alone knows
+        if (is_cut(base) and at.dep & RANK) or self._is_own_part(
+            index
+        ):  # what is computed of its own part of a tensor, this rank alone knows
             return Value(LOSS)
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:

@@ -185,3 +185,13 @@ def store_for_all(folder, state):
         return False
     dist.barrier()
     return True
+
+
+def store_again_until_done(folder, rank, state):
+    for _ in range(3):
+        try:
+            write_part(folder, rank, state)
+            break
+        except OSError:
+            continue
+    dist.barrier()
