@@ -99,7 +99,10 @@ class Branches(Calls):
         if v.zero is False and is_left_by_choice(s) and not any(calls_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
-        return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
+        v = PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
+        if self._in_forward() and is_of_data(v):
+            note_heads(self, s)
+        return v
 
     def _is_told(self, test: Expr, v: Value) -> bool:
         """Whether a condition names what makes it differ, itself or by what stands behind its names."""
@@ -120,8 +123,6 @@ class Branches(Calls):
         self.uniform = set()
         condition = self._tested(s)
         uniform = frozenset(self.uniform)
-        if self._in_forward() and is_of_data(condition):
-            note_heads(self, s)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
         is_told = self._is_told(s.test, condition)

@@ -77,18 +77,19 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
-def _own_state(node: Call, full: str, name: str, args: list[Value]) -> Value | None:
-    """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
-    if full in known.LOCAL_SOURCES:
-        return Value(LOCAL)
-    if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
-        return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
-    draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
-    return Value(CHANCE) if draws and "generator" not in node.names else None
-
-
 class Calls(Passing):
     """The part of a frame that makes calls."""
+
+    def _own_state(self, node: Call, full: str, name: str, args: list[Value]) -> Value | None:
+        """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
+        if full in known.LOCAL_SOURCES:
+            return Value(LOCAL)
+        if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
+            return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
+        if full == "torch.randperm" and "generator" not in node.names and self.link.seeds_by_rank:
+            return Value(DRAWN)
+        draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
+        return Value(CHANCE) if draws and "generator" not in node.names else None
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
@@ -272,10 +273,8 @@ class Calls(Passing):
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
-        if (own := _own_state(node, full, name, args)) is not None:
+        if (own := self._own_state(node, full, name, args)) is not None:
             return own
-        if full == "torch.randperm" and "generator" not in node.names and self.link.seeds_by_rank:
-            return Value(DRAWN)
         if name == "backward" and args and args[0].kind in ("out", "of"):
             return self._backward(node, args[0].sort)
         by_name = value_of_name(name or full.rpartition(".")[2])

@@ -254,6 +254,22 @@ class Operators(Names):
         is_one = isinstance(index, Op) and index.op == "seq" and bool(cuts)
         return is_one and any(all(self.value(end).dep & RANK for end in p.parts[:2]) for p in cuts)
 
+    def _slice(self, v: Value, index: Op) -> Value | None:
+        """A part of a list or tensor, from one place to another; None: nothing is known of it."""
+        lower, upper, step = (self.value(p) for p in index.parts)
+        is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE
+        if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
+            return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
+        if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
+            return Value(UNEVEN, sort=("share", "rest"))
+        if lower.dep & RANK and upper.dep & RANK:
+            if lower.sort == upper.sort == sorts.ROUNDED_UP and v.sort != sorts.PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
+            return Value(v.dep, v.params, sorts.BLOCK if v.sort != sorts.PADDED else None)
+        if (part := special.sort_of_slice(upper, step)) is not None:
+            return Value(v.dep, v.params, part)
+        return v if v.kind == "many" else None
+
     def item(self, base: Expr, index: Expr) -> Value:
         """`base[index]`."""
         v = self.value(base)
@@ -271,10 +287,8 @@ class Operators(Names):
             return of_word
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=sorts.PART) if at.dep & RANK else PLAIN
-        if (is_cut(base) and at.dep & RANK) or self._is_own_part(
-            index
-        ):  # what is computed of its own part of a tensor, this rank alone knows
-            return Value(LOSS)
+        if at.dep & RANK and (is_cut(base) or self._is_own_part(index)):
+            return Value(LOSS)  # what is computed of it, this rank alone knows
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:
             return v._replace(sort=v.sort[1])
@@ -291,21 +305,8 @@ class Operators(Names):
         is_own = v.sort == sorts.AGREED and bool(at.dep & RANK)  # this rank's part of what all have
         if v.kind in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~(LONGEST | UNEVEN))
-        if is_slice and isinstance(index, Op):
-            lower, upper, step = (self.value(p) for p in index.parts)
-            is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
-                return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
-            if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
-                return Value(UNEVEN, sort=("share", "rest"))
-            if lower.dep & RANK and upper.dep & RANK:
-                if lower.sort == upper.sort == sorts.ROUNDED_UP and v.sort != sorts.PADDED:
-                    return Value(UNEVEN, sort=("share", "rest"))
-                return Value(v.dep, v.params, sorts.BLOCK if v.sort != sorts.PADDED else None)
-            if (part := special.sort_of_slice(upper, step)) is not None:
-                return Value(v.dep, v.params, part)
-            if v.kind == "many":
-                return v
+        if is_slice and isinstance(index, Op) and (part := self._slice(v, index)) is not None:
+            return part
         if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
