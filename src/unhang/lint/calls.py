@@ -48,7 +48,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import SPECIAL, drawn, is_own_metric, metric
+from unhang.lint.wellknown import ORDERS, SPECIAL, drawn, is_own_metric, is_own_order, metric
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -72,7 +72,7 @@ _JOINS = {
 }
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
-_WRITES = {"write_text", "write_bytes", "save", "savez", "save_file", "dump"}
+_WRITES = {"copy", "copyfile", "move", "write_text", "write_bytes", "save", "savez", "save_file", "dump"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
@@ -86,7 +86,7 @@ class Calls(Passing):
             return Value(LOCAL)
         if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
             return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
-        if full == "torch.randperm" and "generator" not in node.names and self.link.seeds_by_rank:
+        if full in ORDERS and is_own_order(self, full, node):
             return Value(DRAWN)
         draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
         return Value(CHANCE) if draws and "generator" not in node.names else None
@@ -306,7 +306,7 @@ class Calls(Passing):
             at = owner if owner and not full else name_at(node)
             return is_own_path([base, *args]) or changes(self, at, node.line)
         does = name or full.rpartition(".")[2]
-        mode = args[1].const if len(args) > 1 else None
+        mode = next((v.const for v in args[:2] if isinstance(v.const, str) and len(v.const) < 4), None)
         is_to_write = isinstance(mode, str) and mode[:1] in ("w", "a", "x")
         self.own_reads += not is_to_write and _READS_FILE.search(does) is not None and is_own_path([base, *args[:1]])
         if (is_to_write and does == "open") or does in _WRITES:  # the disk may be full for this rank alone

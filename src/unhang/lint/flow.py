@@ -339,7 +339,7 @@ class Frame(Blocks):
     def _leave_generator(self, s: Leave, by_rank: bool) -> None:
         """Notes what a `yield`, or a way out of a generator, says of how many items it gives on each rank."""
         if s.kind in ("yield", "continue"):
-            is_of_share = by_rank or (s.kind == "yield" and self._uneven_loops > 0)
+            is_of_share = by_rank or (s.kind == "yield" and (self._uneven_loops > 0 or self.is_under(DRAWN)))
             if self._endless:
                 self._is_uneven_round |= is_of_share
             else:

@@ -195,3 +195,13 @@ def store_again_until_done(folder, rank, state):
         except OSError:
             continue
     dist.barrier()
+
+
+def copy_out(folder, rank):
+    own = folder / f"{rank}.bin"
+    try:
+        with own.open("wb") as sink:
+            sink.write(b"state")
+    except OSError:
+        return  # LNT106
+    dist.barrier()
