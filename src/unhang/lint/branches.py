@@ -100,7 +100,7 @@ class Branches(Calls):
             return PLAIN  # `if not sharded and rank != 0: return`
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
         v = PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
-        if self._in_forward() and is_of_data(v):
+        if is_of_data(v) and self._runs_layers():
             note_heads(self, s)
         return v
 

@@ -146,7 +146,8 @@ class Operators(Names):
         outs = [v.sort for v in values if v.kind in ("out", "of")]
         if outs and op == "dict":
             outs = []
-        if op == "str" or (op in ("/", "+") and sorts.OWN_PATH in (values[0].sort, values[-1].sort)):
+        is_text = op == "str" or (op == "%" and isinstance(values[0].const, str))
+        if is_text or (op in ("/", "+") and sorts.OWN_PATH in (values[0].sort, values[-1].sort)):
             return special.text_of(values, joined)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
