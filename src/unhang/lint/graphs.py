@@ -20,20 +20,7 @@ if TYPE_CHECKING:
 
 _ASKS_GRAPH = {"requires_grad", "grad_fn"}
 _REDUCING = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2")}
-_FACTS = {
-    "shape",
-    "device",
-    "dtype",
-    "size",
-    "dim",
-    "ndim",
-    "numel",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "new_tensor",
-}
+_FACTS = {"shape", "device", "dtype", "size", "dim", "ndim", "numel", *(f"new_{of}" for of in ("zeros", "ones", "full", "empty", "tensor"))}  # fmt: skip
 _SHAPED = {"zeros_like", "ones_like", "empty_like", "full_like", "expand_as", "view_as", "len", "isinstance"}
 _WITHOUT = {"no_grad", "inference_mode"}
 

@@ -140,7 +140,7 @@ class Makers:
     @cached_property
     def reduces_all(self) -> bool:
         """Whether DDP waits for the gradients of all parameters, as far as the code says."""
-        return not self.names_shards and any(not _DDP.isdisjoint(f.words) for f in self.project.functions.values())
+        return any(not _DDP.isdisjoint(f.words) for f in self.project.functions.values()) and not self.names_shards
 
     @cached_property
     def parts_every_layer(self) -> bool:

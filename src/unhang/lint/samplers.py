@@ -41,9 +41,7 @@ def appended(frame: Operators, path: str, is_begun: bool) -> None:
         given = frame.last_given[0].dep & (LOSS | MAYBE) if frame.last_given else 0
         held = [m[1] for c, *_ in frame.conditions if (m := _HELD.fullmatch(c.text))]
         is_drawn = any(c.value.dep & DRAWN and not c.value.dep & RANK for c, *_ in frame.conditions)
-        if is_drawn and not _is_counted_off(
-            frame.function, name
-        ):  # where one of them ends, what comes in an order of its own decides
+        if is_drawn and not _is_counted_off(frame.function, name):  # an order of its own decides
             frame.env[name] = Value(UNEVEN, sort=_DRAWN)
         elif held and not any(map(partial(is_reduced, frame), held)):
             frame.env[name] = Value(given, sort=sorts.PICKED)

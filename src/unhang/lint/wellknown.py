@@ -55,12 +55,10 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
         return Value(UNEVEN, sort=("share", "range"))
     if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
         return Value(UNEVEN, sort=("share", "range"))
-    if (
-        stop.dep & DATA and stop.sort != sorts.LENGTH and (len(args) == 1 or start.const == 0)
-    ):  # as many times as the batch says
-        is_reduced = is_computed_by(
-            frame.function, node.args[len(args) > 1], _REDUCES
-        )  # no plain number that comes with it
+    from_nothing = len(args) == 1 or start.const == 0
+    if stop.dep & DATA and stop.sort != sorts.LENGTH and from_nothing:  # as many times as the batch says
+        end = node.args[len(args) > 1]
+        is_reduced = is_computed_by(frame.function, end, _REDUCES)  # no plain number that comes with it
         return Value(OWN_BATCH | LOSS * is_reduced, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
