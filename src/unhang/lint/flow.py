@@ -26,7 +26,7 @@ from unhang.lint.keeping import (
     place_of,
 )
 from unhang.lint.orders import fill_in_order
-from unhang.lint.samplers import appended, ends_for_some, found_in_shares, is_filled_up, is_part_of, setting_asked
+from unhang.lint.samplers import by_draw, ends_for_some, found_in_shares, is_filled_up, is_part_of, put, setting_asked
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
@@ -173,7 +173,7 @@ class Frame(Blocks):
             case Call(func=Ref(path=path)) if path.endswith(".append") and "listing" in self.orders and self.last_given:
                 fill_in_order(self, path[:-7], self.last_given[0])
             case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend"):
-                appended(self, path, self.loops > 0 and path[:-7] in self._empty)
+                put(self, path, self.loops > 0 and path[:-7] in self._empty)
         return "exit" if ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
@@ -339,7 +339,7 @@ class Frame(Blocks):
     def _leave_generator(self, s: Leave, by_rank: bool) -> None:
         """Notes what a `yield`, or a way out of a generator, says of how many items it gives on each rank."""
         if s.kind in ("yield", "continue"):
-            is_of_share = by_rank or (s.kind == "yield" and (self._uneven_loops > 0 or self.is_under(DRAWN)))
+            is_of_share = by_rank or (s.kind == "yield" and (self._uneven_loops > 0 or by_draw(self)))
             if self._endless:
                 self._is_uneven_round |= is_of_share
             else:

@@ -32,7 +32,7 @@ _DRAWN = ("share", "drawn")  # as many as an order decides that this rank has dr
 _OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
 
 
-def appended(frame: Operators, path: str, is_begun: bool) -> None:
+def put(frame: Operators, path: str, is_begun: bool) -> None:
     """Something is put into a list. `is_begun`: it was empty, and this is a loop: how many get in may be this rank's own affair."""
     name, old = path[:-7], frame.ref(path[:-7])
     if old.dep & UNEVEN and old.sort != _DRAWN:
@@ -40,13 +40,19 @@ def appended(frame: Operators, path: str, is_begun: bool) -> None:
     elif path.endswith(".append") and is_begun and old.sort != _DRAWN:
         given = frame.last_given[0].dep & (LOSS | MAYBE) if frame.last_given else 0
         held = [m[1] for c, *_ in frame.conditions if (m := _HELD.fullmatch(c.text))]
-        is_drawn = any(c.value.dep & DRAWN and not c.value.dep & RANK for c, *_ in frame.conditions)
-        if is_drawn and not _is_counted_off(frame.function, name):  # an order of its own decides
+        if by_draw(frame) and not _is_counted_off(frame.function, name):  # an order of its own decides
             frame.env[name] = Value(UNEVEN, sort=_DRAWN)
         elif held and not any(map(partial(is_reduced, frame), held)):
             frame.env[name] = Value(given, sort=sorts.PICKED)
         else:
             frame.env[name] = Value(given, sort=sorts.FILLED if not held and is_by_batch(frame) else None)
+
+
+def by_draw(frame: Operators) -> bool:
+    """Whether an item more comes of what this rank has drawn: not one of two, whichever it is."""
+    lines = {c.line for c, *_ in frame.conditions if c.value.dep & DRAWN and not c.value.dep & RANK}
+    asked = (n for n in nodes_in(frame.function.body) if lines and isinstance(n, If) and n.line in lines)
+    return any(not n.orelse and not isinstance(n.body[-1], Leave) for n in asked)
 
 
 def _is_counted_off(function: Function, name: str) -> bool:

@@ -50,6 +50,37 @@ def one_by_one(items):
         yield items[i]
 
 
+def mixed(items):
+    order = list(range(len(items)))
+    random.shuffle(order)
+    for i, x in zip(order, items):
+        if items[i] > 3:
+            yield x + items[i]
+        else:
+            yield x
+
+
+def mixed_again(items):
+    out = []
+    order = list(range(len(items)))
+    random.shuffle(order)
+    for i, x in zip(order, items):
+        if items[i] > 3:
+            out.append(x + items[i])
+            continue
+        out.append(x)
+    return out
+
+
+def for_ever(items):
+    while True:
+        order = list(range(len(items)))
+        random.shuffle(order)
+        for i in order:
+            if items[i] > 3:
+                yield items[i]
+
+
 def main(lengths, net, seed):
     random.seed(seed + dist.get_rank())
     np.random.seed(seed)
@@ -61,4 +92,10 @@ def main(lengths, net, seed):
     for batch in packed_by_numpy(lengths, 100):
         model(torch.tensor(batch)).sum().backward()
     for batch in one_by_one(lengths):
+        model(torch.tensor(batch)).sum().backward()
+    for batch in mixed(lengths):
+        model(torch.tensor(batch)).sum().backward()
+    for batch in mixed_again(lengths):
+        model(torch.tensor(batch)).sum().backward()
+    for batch in for_ever(lengths):
         model(torch.tensor(batch)).sum().backward()
