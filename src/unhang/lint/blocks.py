@@ -43,6 +43,7 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     NO_PARAMS,
+    NO_ROOM,
     OWN_BATCH,
     PLAIN,
     RAISED,
@@ -104,8 +105,9 @@ class Blocks(Branches):
         is_of_batch = not by_batch.isdisjoint(handler.names) and not is_broad
         if is_of_batch:
             dep = LOSS  # as if it were asked here
-        elif any(dep & ~TOLD and (not handler.names or {name, *_ALL} & {*handler.names}) for name, dep, _ in raised):
-            dep = FAILED | RAISED
+        else:
+            caught = {r for r in raised if r[1] & ~TOLD and (not handler.names or {r[0], *_ALL} & {*handler.names})}
+            dep = (LOCAL if caught == {NO_ROOM} else FAILED | RAISED) if caught else dep
         if self.own_reads > own_reads and (not handler.names or not _NO_FILE.isdisjoint(handler.names)):
             dep = LOCAL  # a file that others do not look for is not there, perhaps
         last = handler.body[-1] if handler.body else None
@@ -129,7 +131,7 @@ class Blocks(Branches):
         if found_in_handler(self, handler, end, made, own, is_fallback or is_again):
             mine = []
         for way_out in mine:
-            if (way_out.cause.value.dep & FAILED or is_of_batch) and way_out.depth == len(self.conditions):
+            if (way_out.cause.value.dep & (FAILED | LOCAL) or is_of_batch) and way_out.depth == len(self.conditions):
                 way_out.rest[:0] = after_failure(s.body, made)
                 way_out.is_replaced = hands_over(self, handler.body)
         self.ways_out = exits + mine

@@ -38,7 +38,7 @@ from unhang.lint.divergence import (
     finding_of,
 )
 from unhang.lint.doubts import asked_for_wrapper, asks_property, is_of_caller, takes_orders, works
-from unhang.lint.graphs import mark_half
+from unhang.lint.graphs import mark_half, note_heads
 from unhang.lint.ir import Expr, Found, If, Op, Ref, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
@@ -58,6 +58,7 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
+    is_of_data,
     joined_env,
     mark_none,
 )
@@ -98,7 +99,10 @@ class Branches(Calls):
         if v.zero is False and is_left_by_choice(s) and not any(calls_in(s.body)):
             return PLAIN  # `if not sharded and rank != 0: return`
         is_same = (v.dep & (RANK | LOCAL) or v.params) and is_kept(s.test, self.function)
-        return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
+        v = PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
+        if is_of_data(v) and self._runs_layers():
+            note_heads(self, s)
+        return v
 
     def _is_told(self, test: Expr, v: Value) -> bool:
         """Whether a condition names what makes it differ, itself or by what stands behind its names."""
@@ -328,6 +332,8 @@ class Branches(Calls):
                 missed = [e._replace(method="wrapped") for e in list(again)[:1]]  # if it is wrapped
             if way_out.kind != "continue":  # who is done early leaves the loop over all layers
                 missed = [e for e in missed if e.op != "pick"]
+            if not self.link.needs_all:  # which layers run is nothing to the others
+                missed = sorted(missed, key=lambda e: e.hidden == "module")
             if missed and waits_for_orders(way_out, missed):
                 continue
             if takes_orders(way_out.made) or (way_out.kind == "return" and takes_orders(missed)):

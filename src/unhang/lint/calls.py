@@ -36,6 +36,7 @@ from unhang.lint.values import (
     MAYBE,
     MOST_WAY,
     NO_PARAMS,
+    NO_ROOM,
     NONE_BY_BATCH,
     OF_DATA,
     OWN_BATCH,
@@ -47,7 +48,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import SPECIAL, drawn, is_own_metric, metric
+from unhang.lint.wellknown import ORDERS, SPECIAL, drawn, is_own_metric, is_own_order, metric
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -71,22 +72,24 @@ _JOINS = {
 }
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
+_WRITES = {"copy", "copyfile", "move", "write_text", "write_bytes", "save", "savez", "save_file", "dump"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
-def _own_state(node: Call, full: str, name: str, args: list[Value]) -> Value | None:
-    """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
-    if full in known.LOCAL_SOURCES:
-        return Value(LOCAL)
-    if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
-        return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
-    draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
-    return Value(CHANCE) if draws and "generator" not in node.names else None
-
-
 class Calls(Passing):
     """The part of a frame that makes calls."""
+
+    def _own_state(self, node: Call, full: str, name: str, args: list[Value]) -> Value | None:
+        """What a rank reads of its own clock, process or node, or draws at random; None: it is something else."""
+        if full in known.LOCAL_SOURCES:
+            return Value(LOCAL)
+        if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
+            return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
+        if full in ORDERS and is_own_order(self, full, node):
+            return Value(DRAWN)
+        draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
+        return Value(CHANCE) if draws and "generator" not in node.names else None
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
@@ -270,7 +273,7 @@ class Calls(Passing):
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
-        if (own := _own_state(node, full, name, args)) is not None:
+        if (own := self._own_state(node, full, name, args)) is not None:
             return own
         if name == "backward" and args and args[0].kind in ("out", "of"):
             return self._backward(node, args[0].sort)
@@ -302,9 +305,13 @@ class Calls(Passing):
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
             return is_own_path([base, *args]) or changes(self, at, node.line)
-        reads = is_own_path([base, *args[:1]]) and _READS_FILE.search(name or full.rpartition(".")[2]) is not None
-        mode = args[1].const if len(args) > 1 else None
-        self.own_reads += reads and not (isinstance(mode, str) and mode[:1] in ("w", "a", "x"))
+        does = name or full.rpartition(".")[2]
+        mode = next((v.const for v in args[:2] if isinstance(v.const, str) and len(v.const) < 4), None)
+        is_to_write = isinstance(mode, str) and mode[:1] in ("w", "a", "x")
+        self.own_reads += not is_to_write and _READS_FILE.search(does) is not None and is_own_path([base, *args[:1]])
+        if (is_to_write and does == "open") or does in _WRITES:  # the disk may be full for this rank alone
+            by_path = sorts.OWN_PATH in (v.sort for v in (base, *args[:2]))
+            self.raises |= {NO_ROOM} if by_path else set()
         return False
 
     def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:

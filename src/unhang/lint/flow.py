@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
@@ -18,7 +17,6 @@ from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set,
 from unhang.lint.keeping import (
     by_conditions,
     fill,
-    is_by_batch,
     is_plain_dictionary,
     keep,
     marks_of,
@@ -28,7 +26,7 @@ from unhang.lint.keeping import (
     place_of,
 )
 from unhang.lint.orders import fill_in_order
-from unhang.lint.samplers import ends_for_some, found_in_shares, is_filled_up, is_part_of, setting_asked
+from unhang.lint.samplers import by_draw, ends_for_some, found_in_shares, is_filled_up, is_part_of, put, setting_asked
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
@@ -50,7 +48,7 @@ from unhang.lint.values import (
     FAILED,
     LOCAL,
     LOSS,
-    MAYBE,
+    MAYBE_NONE,
     MOST_EFFECTS,
     MOST_WAY,
     OF_DATA,
@@ -68,7 +66,6 @@ from unhang.lint.values import (
     mixed,
 )
 
-_HELD = re.compile(r"\w+\.\w+ is not None")
 _WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2", "engine")}
 
 
@@ -175,14 +172,8 @@ class Frame(Blocks):
                 self.env[path[:-5]] = PLAIN
             case Call(func=Ref(path=path)) if path.endswith(".append") and "listing" in self.orders and self.last_given:
                 fill_in_order(self, path[:-7], self.last_given[0])
-            case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend") and self.ref(path[:-7]).dep & UNEVEN:
-                self.env[path[:-7]] = Value(sort=sorts.PADDED)
-            case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
-                given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0
-                is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
-                self.env[path[:-7]] = Value(
-                    sort=sorts.PICKED if is_held else sorts.FILLED if is_by_batch(self) else None, dep=given
-                )
+            case Call(func=Ref(path=path)) if path[-7:] in (".append", ".extend"):
+                put(self, path, self.loops > 0 and path[:-7] in self._empty)
         return "exit" if ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
@@ -274,7 +265,9 @@ class Frame(Blocks):
         """What is bound where not every rank comes."""
         for of in [*(c.value for c, *_ in self.conditions), *(self.stayed if is_kept else ())]:
             is_told = value.sort == sorts.AGREED and of.zero is False and not of.dep & ~RANK
-            if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
+            if value.const is None and is_kept and of.dep & RANK and of.zero is not None and not of.group:
+                value = Value(RANK | MAYBE_NONE, value.params, zero=not of.zero)
+            elif of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
                 is_flag = value.const is not UNKNOWN or (
                     is_kept and of.dep & DIFFERS in (LOCAL, DRAWN)
@@ -346,7 +339,7 @@ class Frame(Blocks):
     def _leave_generator(self, s: Leave, by_rank: bool) -> None:
         """Notes what a `yield`, or a way out of a generator, says of how many items it gives on each rank."""
         if s.kind in ("yield", "continue"):
-            is_of_share = by_rank or (s.kind == "yield" and self._uneven_loops > 0)
+            is_of_share = by_rank or (s.kind == "yield" and (self._uneven_loops > 0 or by_draw(self)))
             if self._endless:
                 self._is_uneven_round |= is_of_share
             else:

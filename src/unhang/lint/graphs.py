@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from unhang.lint import known, sorts
 from unhang.lint.divergence import asks_if_empty
-from unhang.lint.ir import Attr, Call, Expr, File, Found, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Expr, File, Fn, Found, If, Leave, Node, Op, Ref, Set, nodes_in
 from unhang.lint.keeping import is_by_batch
-from unhang.lint.special import paths_in
+from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DIFFERS, RANK, Conditional, Value
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 _ASKS_GRAPH = {"requires_grad", "grad_fn"}
 _REDUCING = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2")}
+_FACTS = {"shape", "device", "dtype", "size", "dim", "ndim", "numel", *(f"new_{of}" for of in ("zeros", "ones", "full", "empty", "tensor"))}  # fmt: skip
+_SHAPED = {"zeros_like", "ones_like", "empty_like", "full_like", "expand_as", "view_as", "len", "isinstance"}
 _WITHOUT = {"no_grad", "inference_mode"}
 
 
@@ -120,3 +125,57 @@ def found_in_graph(frame: Operators, node: Call, args: list[Value], name: str) -
             frame.link.report(frame.path, found)
         elif v.kind == "param":
             frame.later.append(Conditional(v.sort[1], "is half", found, frame.path))
+
+
+def note_heads(frame: Operators, s: If) -> None:
+    """Under a condition on the rank's batch alone, what a layer gave is used: elsewhere that layer gets no gradient."""
+    if not frame.link.reduces_all or any(p.startswith("self.") for p in paths_in(s.test)):
+        return
+    body, leaves = frame.function.body, bool(s.body) and isinstance(s.body[-1], Leave)
+    if any(isinstance(n, Fn) for n in nodes_in(body)) or (leaves and s not in body):
+        return
+    everywhere, under = Counter(_used(body)), body[body.index(s) + 1 :] if leaves else s.body
+    for name, times in sorted(Counter(_used(under)).items()):
+        if everywhere[name] == times and name != "self":
+            words, at = {"condition": s.text, "collective": name}, frame.parameter(name)
+            way = [(frame.path, s.line, f"the condition `{s.text}` depends on each rank's own batch")]
+            found = Found("LNT111", s.line, 1, words, way, variant="unused")
+            if at > 0:
+                frame.later.append(Conditional(at, "is head", found, frame.path))
+            elif layer := _layer_bound(frame, name):
+                frame.link.report(frame.path, replace(found, words=words | {"collective": layer}))
+
+
+def head_of(frame: Operators, e: Expr) -> str:
+    """The layer of this module that gave what a call is given, and nobody else is; empty: it is something else."""
+    if isinstance(e, Ref):
+        return _layer_bound(frame, e.path) if [*_used(frame.function.body)].count(e.path) == 1 else ""
+    of = e.func.path if isinstance(e, Call) and isinstance(e.func, Ref) else ""
+    v = frame.ref(of) if of.startswith("self.") else Value()
+    is_module = v.kind == "obj" and frame.link.project.is_module(v.sort[1], v.sort[2])
+    return of if v.kind == "layer" or is_module else ""
+
+
+def _layer_bound(frame: Operators, name: str) -> str:
+    """The layer that gave what a name of this function is, and is alone."""
+    bound = [n.value for n in frame.function.bindings if any(Ref(name) in nodes_in(t) for t in n.targets)]
+    return head_of(frame, bound[0]) if len(bound) == 1 and isinstance(bound[0], Call) else ""
+
+
+def _used(part: object) -> Iterator[str]:
+    """The names whose values are used: not those that are bound, or asked for their shape."""
+    match part:
+        case list():
+            for one in part:
+                yield from _used(one)
+        case Set(targets=targets, value=value):
+            yield from _used([value, *(t.parts for t in targets if isinstance(t, Op) and t.op == "[]")])
+        case Ref(path=path):
+            name, _, asked = path.partition(".")
+            if asked.partition(".")[0] not in _FACTS:
+                yield name
+        case Call(func=func, args=args):
+            yield from _used([func] if name_of(func) in _SHAPED else [func, *args])
+        case Node():
+            for name in part.__struct_fields__:
+                yield from _used(getattr(part, name))

@@ -147,6 +147,17 @@ def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Give
             )
 
 
+def has_all_gradients(frame: Operators, e: Expr) -> bool:
+    """Whether it is the parameters of a module whose gradients a wrapper reduces: a parameter has one on all ranks, or on none."""
+    if not isinstance(e, Call) or not isinstance(e.func, Ref) or name_of(e) not in ("parameters", "named_parameters"):
+        return False
+    owner, project = e.func.path.rpartition(".")[0], frame.link.project
+    v = frame.ref(owner)
+    bases = project.base_names(v.sort[1], v.sort[2]) if v.kind == "obj" else set()
+    is_of_trainer = any(b.endswith("LightningModule") for b in bases) and not frame.link.names_shards
+    return v.sort in (("wrap", "ddp"), ("wrap", "ddp without buffers")) or is_of_trainer
+
+
 def is_new_dictionary(e: Expr) -> bool:
     """Whether a dictionary begins here: `{}`, `{"loss": x}`, `dict()`, `defaultdict(list)`."""
     match e:
@@ -365,7 +376,7 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
             if asked & RANK:  # those of this rank
                 dep, sort = dep | UNEVEN, sort or ("share", "picked")
             sort = sorts.FILLED if asked & DATA and sort is None else sort
-            if is_held(condition, loop.parts[0]):
+            if is_held(condition, loop.parts[0]) and not has_all_gradients(frame, loop.parts[1]):
                 sort = sorts.PICKED
         if is_share(over) and sort is None:
             sort = over.sort  # as many as there are in it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,8 +14,15 @@ from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summary, Value, either
 
 NO_NAMES = {"<module>", "<lambda>", ""}
-_SEEDS = {"manual_seed", "manual_seed_all", "set_seed", "seed_everything"}
+_ALL_SEEDED = ("torch", "random", "numpy")
+_SEEDED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("torch.manual_seed", "manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "manual_seed_all"), ("torch",)),
+    **dict.fromkeys(("set_seed", "seed_everything"), _ALL_SEEDED), "random.seed": ("random",),
+}  # fmt: skip
+_SEEDS = {name.rpartition(".")[2] for name in _SEEDED}
 _MOST_CALLERS = 20
+_DDP = {"DistributedDataParallel", "DDP"}
+_SHARDS = re.compile(rb"(?i)fsdp|fully_shard|deepspeed|model_?parallel")
 _ZERO, _STAGE = b"zero_optimization", b"zero_stage"
 
 
@@ -117,7 +125,22 @@ class Makers:
         """Whether modules leave out by chance what they compute, and each rank has a seed of its own for that."""
         functions = self.project.functions.values()
         leaves_out = any(word.startswith(("Dropout", "dropout")) for f in functions for word in f.words)
-        return leaves_out and any(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS))
+        return leaves_out and "torch" in self.own_seeds
+
+    @cached_property
+    def own_seeds(self) -> set[str]:
+        """The libraries to whose generator of the process each rank gives a seed of its own."""
+        return set().union(*(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS)))
+
+    @cached_property
+    def names_shards(self) -> bool:
+        """Whether the project names what leaves each rank a part of the gradients alone."""
+        return any(_SHARDS.search(bytes(f.raw)) for f in self.project.functions.values())
+
+    @cached_property
+    def reduces_all(self) -> bool:
+        """Whether DDP waits for the gradients of all parameters, as far as the code says."""
+        return any(not _DDP.isdisjoint(f.words) for f in self.project.functions.values()) and not self.names_shards
 
     @cached_property
     def parts_every_layer(self) -> bool:
@@ -148,13 +171,17 @@ def _sets_stage(n: Node) -> bool:
     return False
 
 
-def _seeds_by_rank(function: Function) -> bool:
-    """Whether a function gives the generator of the process a seed by the rank: `torch.manual_seed(seed + rank)`."""
-    calls = [n for n in calls_in(function.body) if name_of(n) in _SEEDS and isinstance(n.func, Ref)]
-    given = [a for n in calls if name_of(n) == name_at(n.func) or name_at(n.func).startswith("torch.") for a in n.args]
-    named = set().union(*map(paths_in, given))
-    named |= {p for n in function.bindings if named & {*map(name_at, n.targets)} for p in paths_in(n.value)}
-    return any(known.rank_kind(p.rpartition(".")[2]) in ("rank", "local") for p in named)
+def _seeds_by_rank(function: Function) -> set[str]:
+    """The libraries to whose generator a function gives a seed by the rank: `torch.manual_seed(seed + rank)`."""
+    seeded = set[str]()
+    for n in calls_in(function.body):
+        of = _SEEDED.get(name_at(n.func).removeprefix("np.").removeprefix("numpy.")) if name_of(n) in _SEEDS else None
+        of = ("numpy",) if of == ("random",) and name_at(n.func).startswith(("np.", "numpy.")) else of
+        named = set().union(*map(paths_in, n.args)) if of else set[str]()
+        named |= {p for b in function.bindings if named & {*map(name_at, b.targets)} for p in paths_in(b.value)}
+        if any(known.rank_kind(p.rpartition(".")[2]) in ("rank", "local") for p in named):
+            seeded |= {*(of or ())}
+    return seeded
 
 
 def name_at(e: Expr) -> str:

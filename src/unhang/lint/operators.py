@@ -33,7 +33,7 @@ from unhang.lint.special import (
     paths_in,
     value_of_name,
 )
-from unhang.lint.tensors import is_compared
+from unhang.lint.tensors import is_compared, is_cut
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -146,7 +146,8 @@ class Operators(Names):
         outs = [v.sort for v in values if v.kind in ("out", "of")]
         if outs and op == "dict":
             outs = []
-        if op == "str" or (op in ("/", "+") and sorts.OWN_PATH in (values[0].sort, values[-1].sort)):
+        is_text = op == "str" or (op == "%" and isinstance(values[0].const, str))
+        if is_text or (op in ("/", "+") and sorts.OWN_PATH in (values[0].sort, values[-1].sort)):
             return special.text_of(values, joined)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
@@ -248,6 +249,28 @@ class Operators(Names):
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
 
+    def _is_own_part(self, index: Expr) -> bool:
+        """`x[:, rank * n : (rank + 1) * n]`: the columns of this rank."""
+        cuts = [p for p in index.parts if isinstance(p, Op) and p.op == ":"] if isinstance(index, Op) else []
+        is_one = isinstance(index, Op) and index.op == "seq" and bool(cuts)
+        return is_one and any(all(self.value(end).dep & RANK for end in p.parts[:2]) for p in cuts)
+
+    def _slice(self, v: Value, index: Op) -> Value | None:
+        """A part of a list or tensor, from one place to another; None: nothing is known of it."""
+        lower, upper, step = (self.value(p) for p in index.parts)
+        is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE
+        if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
+            return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
+        if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
+            return Value(UNEVEN, sort=("share", "rest"))
+        if lower.dep & RANK and upper.dep & RANK:
+            if lower.sort == upper.sort == sorts.ROUNDED_UP and v.sort != sorts.PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
+            return Value(v.dep, v.params, sorts.BLOCK if v.sort != sorts.PADDED else None)
+        if (part := special.sort_of_slice(upper, step)) is not None:
+            return Value(v.dep, v.params, part)
+        return v if v.kind == "many" else None
+
     def item(self, base: Expr, index: Expr) -> Value:
         """`base[index]`."""
         v = self.value(base)
@@ -265,6 +288,8 @@ class Operators(Names):
             return of_word
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=sorts.PART) if at.dep & RANK else PLAIN
+        if at.dep & RANK and (is_cut(base) or self._is_own_part(index)):
+            return Value(LOSS)  # what is computed of it, this rank alone knows
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:
             return v._replace(sort=v.sort[1])
@@ -281,20 +306,8 @@ class Operators(Names):
         is_own = v.sort == sorts.AGREED and bool(at.dep & RANK)  # this rank's part of what all have
         if v.kind in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~(LONGEST | UNEVEN))
-        if is_slice and isinstance(index, Op):
-            lower, upper, step = (self.value(p) for p in index.parts)
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != sorts.PADDED:
-                return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
-            if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
-                return Value(UNEVEN, sort=("share", "rest"))
-            if lower.dep & RANK and upper.dep & RANK:
-                if lower.sort == upper.sort == sorts.ROUNDED_UP and v.sort != sorts.PADDED:
-                    return Value(UNEVEN, sort=("share", "rest"))
-                return Value(v.dep, v.params, sorts.BLOCK if v.sort != sorts.PADDED else None)
-            if (part := special.sort_of_slice(upper, step)) is not None:
-                return Value(v.dep, v.params, part)
-            if v.kind == "many":
-                return v
+        if is_slice and isinstance(index, Op) and (part := self._slice(v, index)) is not None:
+            return part
         if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
@@ -306,6 +319,7 @@ class Operators(Names):
         if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item
             is_plain = at.kind == "param"
             dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
+        dep |= at.dep & DRAWN  # what is picked in an order of its own
         return Value(dep, v.params) if dep or v.params else PLAIN
 
 

@@ -374,7 +374,7 @@ class Passing(Operators):
             return Value(r.dep, joined.params, sorts.OWN_KEYS if joined.params or r.dep else None)
         if r.kind == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
-            if by.dep & (DATA | RANK):
+            if by.dep & (DATA | RANK | UNEVEN):
                 return Value(UNEVEN, joined.params, ("share", "range"))
             return Value(r.dep | joined.dep & DIFFERS, joined.params, ("sized", by.params) if by.params else None)
         v = given.get(sort[1], (None, PLAIN))[1] if r.kind in ("param", "of", "passes") else PLAIN

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AnySet
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Call, Const, Expr, Found, Function, Leave, Loop, Node, Op, Ref, Set, calls_in, nodes_in
+from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Leave, Loop, Node, Op, Ref, Set, calls_in, nodes_in
+from unhang.lint.keeping import has_all_gradients, is_by_batch
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import RANK, UNEVEN, Given, Summary, Value
+from unhang.lint.values import DRAWN, LOSS, MAYBE, RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.divergence import Cause
@@ -25,7 +27,44 @@ _WORLD = re.compile(
     r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
 )
 _SETTING = re.compile(r"(not )?self\.(\w+)")
+_HELD = re.compile(r"(\w+)\.\w+ is not None")
+_DRAWN = ("share", "drawn")  # as many as an order decides that this rank has drawn
 _OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
+
+
+def put(frame: Operators, path: str, is_begun: bool) -> None:
+    """Something is put into a list. `is_begun`: it was empty, and this is a loop: how many get in may be this rank's own affair."""
+    name, old = path[:-7], frame.ref(path[:-7])
+    if old.dep & UNEVEN and old.sort != _DRAWN:
+        frame.env[name] = Value(sort=sorts.PADDED)
+    elif path.endswith(".append") and is_begun and old.sort != _DRAWN:
+        given = frame.last_given[0].dep & (LOSS | MAYBE) if frame.last_given else 0
+        held = [m[1] for c, *_ in frame.conditions if (m := _HELD.fullmatch(c.text))]
+        if by_draw(frame) and not _is_counted_off(frame.function, name):  # an order of its own decides
+            frame.env[name] = Value(UNEVEN, sort=_DRAWN)
+        elif held and not any(map(partial(is_reduced, frame), held)):
+            frame.env[name] = Value(given, sort=sorts.PICKED)
+        else:
+            frame.env[name] = Value(given, sort=sorts.FILLED if not held and is_by_batch(frame) else None)
+
+
+def by_draw(frame: Operators) -> bool:
+    """Whether an item more comes of what this rank has drawn: not one of two, whichever it is."""
+    lines = {c.line for c, *_ in frame.conditions if c.value.dep & DRAWN and not c.value.dep & RANK}
+    asked = (n for n in nodes_in(frame.function.body) if lines and isinstance(n, If) and n.line in lines)
+    return any(not n.orelse and not isinstance(n.body[-1], Leave) for n in asked)
+
+
+def _is_counted_off(function: Function, name: str) -> bool:
+    """Whether a condition asks how long a list is: it gets as many as it shall have, perhaps."""
+    tests = [n.test if isinstance(n, If) else n.over for n in nodes_in(function.body) if isinstance(n, If | Loop)]
+    return any(name_of(n) == "len" and n.args == [Ref(name)] for n in calls_in(tests))
+
+
+def is_reduced(frame: Operators, name: str) -> bool:
+    """Whether a name is that of each parameter of a module all of whose gradients a wrapper has reduced: all ranks have the same ones."""
+    loops = (n for n in nodes_in(frame.function.body) if isinstance(n, Loop) and n.target is not None)
+    return any(name in paths_in(n.target) and has_all_gradients(frame, n.over) for n in loops if n.target is not None)
 
 
 def is_part_of(e: Expr, whole: Expr) -> bool:

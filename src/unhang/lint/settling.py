@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from unhang.lint import sorts
+from unhang.lint.graphs import head_of
 from unhang.lint.ir import Expr, Found, Ref
 from unhang.lint.special import has_own_order
 from unhang.lint.tensors import OWN_PART, OWN_WIDTH
@@ -103,6 +104,10 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
     elif kind == "is half":
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)
+    elif kind == "is head":
+        layer = head_of(frame, e) if frame.function.name == "forward" else ""
+        found = replace(found, words=found.words | {"collective": layer})
+        is_so = bool(layer)
     elif kind == "is empty":
         is_so = v.kind == "ragged" or (v.sort in (None, sorts.COUNT) and v.dep & OWN_BATCH > 0)
     elif kind == "is ragged":

@@ -12,6 +12,7 @@ from unhang.lint.values import (
     COMPARES,
     DATA,
     DIFFERS,
+    DRAWN,
     LOCAL,
     LONGEST,
     LOSS,
@@ -155,7 +156,7 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, v.params, sort[1])
     if sort[0] == "share":  # one of this rank's items
         return Value(v.dep & DATA | OWN_BATCH, NO_PARAMS)
-    return Value(v.dep & DATA, v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
+    return Value(v.dep & (DATA | DRAWN), v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
 
 
 def sample(v: Value) -> Value:

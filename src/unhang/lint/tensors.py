@@ -47,6 +47,7 @@ OWN_WIDTH = "padded to the longest of this rank's own sequences"
 OWN_PART = "one row longer on some ranks where the rows do not divide evenly"
 _PICKLED = ("ragged", "pickle.dumps")
 _SPREADS = {"std", "var", "mean", "norm"}
+_EACH = {"abs", "square", "pow", "sqrt", "exp", "log", "detach", "float"}  # of each element
 _CUTS = {"chunk", "array_split", "tensor_split"}
 _COUNTS = {"any", "sum", "count_nonzero"}
 _TESTS = {
@@ -145,6 +146,11 @@ def _is_padded_here(function: Function, e: Expr) -> bool:
     return isinstance(e, Call) and name_of(e) == "pad_sequence"
 
 
+def is_cut(e: Expr) -> bool:
+    """Whether a tensor is cut into parts: `x.chunk(world, dim=1)`."""
+    return isinstance(e, Call) and name_of(e) in ("chunk", "tensor_split") and bool(e.args)
+
+
 def is_compared(function: Function, e: Expr) -> bool:
     """Whether it is a comparison, or a name that is bound to nothing else: a mask, where it picks elements."""
     if isinstance(e, Op):
@@ -226,7 +232,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(joined.dep & (OF_DATA | DRAWN), joined.params, sorts.COUNT if is_count else sorts.TEST)
     if is_numeric and name in _SPREADS and joined.dep & OWN_BATCH:
         return Value(joined.dep & (OF_DATA | DRAWN) | LOSS, NO_PARAMS)
-    if is_numeric and joined.params and not joined.dep and (name in _TESTS or name in _SPREADS):
+    if is_numeric and joined.params and not joined.dep and name in _TESTS | _SPREADS | _EACH:
         return Value(0, joined.params, sorts.TEST if name in _TESTS else None)
     if base.dep & LONGEST and name in _KEEPS_SHAPE | {"contiguous", "clone"}:
         return base

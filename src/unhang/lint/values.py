@@ -214,6 +214,7 @@ Kept = tuple[int, str, str]  # an attribute of an object: the file and class, an
 Put = tuple[str, tuple[int, int], bool]  # who puts something there by which method, and whether by the batch
 # An exception, how its condition differs, and on which parameters that depends.
 Raised = tuple[str, int, frozenset[int]]
+NO_ROOM: Raised = ("OSError", LOCAL, NO_PARAMS)  # a file that this rank has for itself cannot be written
 
 
 class Conditional(NamedTuple):

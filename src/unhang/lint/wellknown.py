@@ -55,8 +55,10 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
         return Value(UNEVEN, sort=("share", "range"))
     if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
         return Value(UNEVEN, sort=("share", "range"))
-    if stop.dep & DATA and stop.sort != sorts.LENGTH and len(args) == 1:  # as many times as the batch says
-        is_reduced = is_computed_by(frame.function, node.args[0], _REDUCES)  # no plain number that comes with it
+    from_nothing = len(args) == 1 or start.const == 0
+    if stop.dep & DATA and stop.sort != sorts.LENGTH and from_nothing:  # as many times as the batch says
+        end = node.args[len(args) > 1]
+        is_reduced = is_computed_by(frame.function, end, _REDUCES)  # no plain number that comes with it
         return Value(OWN_BATCH | LOSS * is_reduced, sort=("share", "range"))
     if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
         return Value(0, stop.params, ("sized", stop.params))
@@ -183,6 +185,17 @@ def drawn(frame: Operators, owner: str, base: Value, name: str, args: list[Value
     return Value(DRAWN) if base.sort == sorts.DRAWS and name not in _STATES else PLAIN
 
 
+def is_own_order(frame: Operators, full: str, node: Call) -> bool:
+    """Whether an order is this rank's own: the generator of its process, by which it is drawn, has a seed of its own. What is shuffled in place has it too."""
+    if "generator" in node.names or full.partition(".")[0] not in frame.link.own_seeds:
+        return False
+    of = node.args[0] if node.args else None
+    if full.endswith("shuffle") and isinstance(of, Ref):
+        old = frame.ref(of.path)
+        frame.assign(of, old._replace(dep=old.dep | DRAWN, const=UNKNOWN), is_certain=True)
+    return True
+
+
 def _from_shard(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(sort=sorts.INFERRED) if is_inferred(node) else PLAIN
 
@@ -230,6 +243,7 @@ def _is_told_alone(frame: Operators, node: Call) -> bool:
 
 
 _SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", "initial_seed", "set_state", "setstate"}
+ORDERS = {"torch.randperm", "numpy.random.permutation", "numpy.random.shuffle", "random.shuffle", "random.sample"}
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,

@@ -122,7 +122,7 @@ class Heads(nn.Module):
         losses = {"word": nn.functional.cross_entropy(self.words(x), labels)}
         positive = labels > 0
         boxes = self.boxes(x)
-        if positive.any():
+        if positive.any():  # LNT111
             losses["box"] = boxes[positive].abs().mean()
         return losses
 

@@ -184,3 +184,41 @@ def cached(path):
 def asks_for_it(x, path):
     if cached(path) is not None:
         dist.all_reduce(x)
+
+
+class Courier:
+    def send(self, x):
+        dist.all_reduce(x)
+
+
+class Sender:
+    def __init__(self, rank, stub=None):
+        self.rank, self.bar = rank, None
+        self.courier, self.spare, self.third = Courier(), Courier(), Courier()
+        if rank == 0:
+            if stub is not None:
+                self.courier = None
+            self.spare = None
+            self.bar = open("bar")
+        if stub is not None:
+            self.third = None
+
+    def sends(self, x):
+        if self.courier is None:
+            return  # LNT102
+        self.courier.send(x)
+
+    def sends_by_spare(self, x):
+        if self.spare is not None:
+            self.spare.send(x)  # LNT101
+
+    def sends_by_third(self, x):
+        if self.third is not None:
+            self.third.send(x)
+
+    def ends(self, x):
+        if self.rank == 0:
+            self.bar = None
+        if self.bar is not None:
+            self.bar.close()
+        dist.all_reduce(x)

@@ -118,3 +118,101 @@ def own_index(folder, data):
         index = build(data)
     dist.barrier()
     return index
+
+
+# What cannot be written there: the disk of this rank is full.
+
+
+def write_part(folder, rank, state):
+    with open(folder / f"part-{rank:03d}.bin", "wb") as sink:
+        pickle.dump(state, sink)
+
+
+def store_with_tries(folder, rank, state):
+    for _ in range(3):
+        try:
+            write_part(folder, rank, state)
+        except OSError:
+            continue  # LNT106
+        dist.barrier()
+        return True
+    return False
+
+
+def store_or_not(folder, state):
+    try:
+        torch.save(state, os.path.join(folder, f"{dist.get_rank()}.pt"))
+    except (OSError, RuntimeError):
+        return False  # LNT106
+    dist.barrier()
+    return True
+
+
+def store_and_tell(folder, rank, state):
+    good = torch.ones(())
+    try:
+        write_part(folder, rank, state)
+    except OSError:
+        good.zero_()
+    dist.all_reduce(good, op=dist.ReduceOp.MIN)
+    if not good.item():
+        return False
+    dist.barrier()
+    return True
+
+
+def store_or_end(folder, rank, state):
+    try:
+        write_part(folder, rank, state)
+    except OSError as err:
+        raise SystemExit(1) from err
+    dist.barrier()
+
+
+def store_for_itself(folder, rank, state):
+    try:
+        write_part(folder, rank, state)
+    except OSError:
+        print("no notes of this rank")
+    dist.barrier()
+
+
+def store_for_all(folder, state):
+    try:
+        with open(folder / "state.bin", "wb") as sink:
+            pickle.dump(state, sink)
+    except OSError:
+        return False
+    dist.barrier()
+    return True
+
+
+def store_again_until_done(folder, rank, state):
+    for _ in range(3):
+        try:
+            write_part(folder, rank, state)
+            break
+        except OSError:
+            continue
+    dist.barrier()
+
+
+def copy_out(folder, rank):
+    own = folder / f"{rank}.bin"
+    try:
+        with own.open("wb") as sink:
+            sink.write(b"state")
+    except OSError:
+        return  # LNT106
+    dist.barrier()
+
+
+def keep_scores(folder, scores):
+    path = os.path.join(folder, "scores_%d.json" % dist.get_rank())
+    try:
+        with open(path, "w") as sink:
+            json.dump(scores, sink)
+    except OSError:
+        return None  # LNT106
+    dist.barrier()
+    return path

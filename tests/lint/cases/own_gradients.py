@@ -58,3 +58,24 @@ def filled_before(params):
     grads = [p.grad for p in params]
     if grads:
         dist.all_reduce(grads[0])
+
+
+def norm_of_wrapped(net, x):
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    model(x).sum().backward()
+    norms = [p.grad.norm() for p in model.parameters() if p.grad is not None]
+    if norms:
+        dist.all_reduce(torch.stack(norms).mean())
+    named = []
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            named.append((name, p))
+    if named:
+        dist.barrier()
+
+
+def norm_of_bare(net, x):
+    net(x).sum().backward()
+    norms = [p.grad.norm() for p in net.parameters() if p.grad is not None]
+    if norms:
+        dist.all_reduce(torch.stack(norms).mean())  # LNT107
