@@ -227,6 +227,8 @@ def left_out_before(case: Case, stuck: Sequence[StuckCollective], rank: int, now
         missed, met = user_path(call.frames), _kind(case, at - 1)[-1]
         if any(surroundings(f.file, f.line).in_handler for f in now) or _is_behind_in_call(met, missed, now):
             continue
+        if met and now[: len(met)] == met:
+            continue  # it may still have been in the line that made its last call: DDP sends its buffers before the forward
         passed = line_passed(missed, now, met)
         if passed is None and _is_one_round([_kind(case, r) for r in range(theirs.start, at + 1)], now):
             passed = line_passed(missed, now, ())
