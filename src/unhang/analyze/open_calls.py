@@ -214,7 +214,7 @@ def driver_without_answer(s: Situation) -> Frame | None:
     return None if has_limit else mine[0]
 
 
-_MOST_CAUGHT_S, _RAISES_S = 60.0, 2.0
+_MOST_CAUGHT_S, _RAISES_S = 30.0, 2.0
 
 
 def caught_left_s(s: Situation, now_ns: int) -> float:

@@ -123,7 +123,7 @@ def probe():
 @pytest.mark.parametrize(
     ("limit", "handler", "is_main", "group_s", "expected_s"),
     [
-        ("seconds", "pass", True, 1800, 60),
+        ("seconds", "pass", True, 1800, 30),
         ("", "pass", True, 5, 5),
         ("", "pass", True, 1800, 0),
         ("seconds", "raise", True, 5, 0),
