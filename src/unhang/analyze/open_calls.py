@@ -16,6 +16,7 @@ from unhang.analyze.host_waits import polls_ray
 from unhang.analyze.polling import meets_by_files
 from unhang.analyze.situation import Situation
 from unhang.analyze.trees import calls_on, last_name
+from unhang.analyze.waits_for import under_way
 from unhang.analyze.ways_out import catches_a_limit
 from unhang.model import CallState, CollectiveCall, CollectiveTable, Frame, ThreadStack, WaitEdge, grouped, user_frames
 from unhang.numeric import np
@@ -203,9 +204,14 @@ def all_without_task(s: Situation) -> set[int]:
     return _all_ranks(s, lambda a: a.awaits == TASK_OF_RAY) if not at_work else set()
 
 
+def driver_stack(s: Situation) -> ThreadStack | None:
+    """The main thread of the program that started the ranks and gives them their work."""
+    return next((t for t in s.case.launcher_stacks if t.is_main), None)
+
+
 def driver_without_answer(s: Situation) -> Frame | None:
     """The line at which the program that gives the ranks their tasks waits for a result of Ray, without a limit, while no worker has one."""
-    main = next((t for t in s.case.launcher_stacks if t.is_main), None)
+    main = driver_stack(s)
     if any(is_under_way(t) for t in s.case.launcher_stacks):
         return None
     if main is None or awaited_in(main) != RESULT_OF_RAY or not (mine := user_frames(main.frames)):
@@ -253,10 +259,9 @@ def _limit_s(s: Situation, edge: WaitEdge, stack: ThreadStack) -> float:
     group = next((g for g in s.case.groups if g.name == edge.group), None)
     if group is None or group.backend != "gloo":
         return 0.0
-    open_now = (c for c in s.case.ranks[edge.waiter].pending if c.kind == "monitored_barrier" and c.ended_ns is None)
-    given = next((c.detail for c in open_now if edge.kind == "barrier"), "")
-    if given:
-        return float(given)
+    barrier = under_way(s.case.ranks[edge.waiter], "monitored_barrier") if edge.kind == "barrier" else None
+    if barrier is not None and barrier.detail:
+        return float(barrier.detail)
     mine = user_frames(stack.frames)[:1]
     calls = (
         c for f in mine for c in calls_on(f.file, f.line) if last_name(c.func) == "wait" and (c.args or c.keywords)

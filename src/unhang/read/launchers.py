@@ -313,14 +313,9 @@ def forget_since(record: RankRecord, began_ns: int, by_signal: str = "") -> None
         record.dump_paths = [p for p in record.dump_paths if p.name != DUMP_AT_EXIT]
 
 
-def has_others_at_work(events: Iterable[LogEvent]) -> bool:
+def has_others_at_work(events: Sequence[LogEvent]) -> bool:
     """Whether DeepSpeed's launcher on the one node of a job saw fewer processes come to their end than it had started."""
-    told = [
-        e
-        for e in events
-        if e.kind in ("launchers.world", "launchers.node_begins") or (e.kind == "ending.succeeded" and e["left"])
-    ]
-    world = next((e.number("world_size") for e in told if e.kind == "launchers.world"), None)
-    is_one_node = all(e["of"] == "1" for e in told if e.kind == "launchers.node_begins")
-    left = {e["left"] for e in told if e.kind == "ending.succeeded"}
+    world = next((e.number("world_size") for e in events if e.kind == "launchers.world"), None)
+    is_one_node = all(e["of"] == "1" for e in events if e.kind == "launchers.node_begins")
+    left = {e["left"] for e in events if e.kind == "ending.succeeded" and e["left"]}
     return bool(left) and is_one_node and world is not None and len(left) < world

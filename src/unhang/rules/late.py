@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader
 from unhang.analyze.callpath import user_path
 from unhang.analyze.hosts import others_of
+from unhang.analyze.open_calls import driver_stack
 from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
@@ -52,7 +53,7 @@ def found_late(
 
 def driver(s: Situation) -> Frame | None:
     """The line at which the program stands that started the ranks and gives them their work."""
-    main = next((t for t in s.case.launcher_stacks if t.is_main), None)
+    main = driver_stack(s)
     return w.own_line(main.frames) if main else None
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from unhang.analyze.open_calls import caught_left_s
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read import read_bundle
@@ -329,9 +330,8 @@ class Agent:
 
     def _may_still_change(self, s: Situation, now: float) -> bool:
         """Whether a rank ended a moment ago: with gloo the others then fail, and the launcher ends them. Or a wait ends by a limit that is caught."""
-        grace_s = death_grace_s()
-        has_died = any(not r.is_alive and now - r.died_at < grace_s for r in self._everyone())
-        if left_s := DEATH_GRACE_S if has_died else suspicion.open_calls.caught_left_s(s, time.time_ns()):
+        has_died = any(not r.is_alive and now - r.died_at < death_grace_s() for r in self._everyone())
+        if left_s := DEATH_GRACE_S if has_died else caught_left_s(s, time.time_ns()):
             self._look_again_at = now + left_s
         return bool(left_s)
 

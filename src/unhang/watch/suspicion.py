@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze import open_calls as open_calls  # the agent asks it, too
+from unhang.analyze import open_calls
 from unhang.analyze.leaving import cannot_end
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation

@@ -283,8 +283,9 @@ def of_last_groups(calls: Sequence[RecordedCall]) -> tuple[list[RecordedCall], d
     """
     made: dict[tuple[str, str], _Made] = {}
     for call in calls:
-        known = made.setdefault((call.group, call.backend), _Made(call.pg_id, {call.pg_id}))
-        if call.pg_id != known.number:
+        if (known := made.get((call.group, call.backend))) is None:
+            known = made[call.group, call.backend] = _Made(call.pg_id, {call.pg_id})
+        elif call.pg_id != known.number:
             known.is_mixed = known.is_mixed or call.pg_id in known.seen or call.collective_seq > known.last_seq
             known.number, known.count, known.begin_ns = call.pg_id, known.count + 1, call.created_ns
             known.seen.add(call.pg_id)

@@ -339,9 +339,8 @@ class FlightTable:
     def __init__(self, membership: Membership, guard: PickleGuard, trusted: bool = False) -> None:
         self._membership, self._guard, self._trusted = membership, guard, trusted
         self._builder = TableBuilder()
-        self._anew: dict[
-            str, tuple[int, int]
-        ] = {}  # groups by name: how often they were made anew at most, and when then
+        # Groups by name: how often they were made anew at most, and when then.
+        self._anew: dict[str, tuple[int, int]] = {}
         self.ranks: dict[int, RankCalls] = {}
 
     def add(self, record: RankRecord, error: RaisedError | None) -> None:

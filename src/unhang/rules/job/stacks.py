@@ -375,11 +375,8 @@ def _without_task(s: Situation, place: Frame) -> Found:
     held = Counter(workers.values())
     actors = [f"{n} x {name}" for name, n in sorted(held.items())]
     words = {"at": w.at(place), "place": w.spot(place), "held": f": {w.listed(actors)}" if actors else ""}
-    main = next(t for t in s.case.launcher_stacks if t.is_main)
-    lines = [
-        EvidenceLine("the program that started them", f"stands at {w.spot(f)}") for f in user_frames(main.frames)[:1]
-    ]
-    seen = (*lines, *(EvidenceLine("workers of Ray", actor) for actor in actors))
+    stands = EvidenceLine("the program that started them", f"stands at {w.spot(place)}")
+    seen = (stands, *(EvidenceLine("workers of Ray", actor) for actor in actors))
     victims = tuple(sorted(s.case.ranks))
     return Found(0.85, (), seen, words, "no task", ("make room", "limit"), victims=victims, location=place)
 

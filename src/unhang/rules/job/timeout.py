@@ -228,12 +228,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     limit_ms = next((x.limit_ms for x in waits if x.limit_ms), None)
     words = {
         "who": w.name_ranks((who,)),
-        "what": _WHAT.get(
-            "compiles" if work["compiles"] or work["compiles_"] else work.kind,
-            f"turned to something else ({work.text.strip()[-60:]})",
-        )
-        if work
-        else "",
+        "what": _what(work) if work else "",
         "elapsed": f" (after {work['elapsed']}, {work['left']} left)"
         if work and work["elapsed"] and work["left"]
         else "",
@@ -244,6 +239,11 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     call = {"op": waits[0].op, "seq": waits[0].seq} if waits else None
     fixes = ("once", "limit", "no-network", SEE_IT)
     yield Found(confidence, (who,), evidence, words, say, fixes, ranks, collective=call)
+
+
+def _what(work: LogEvent) -> str:
+    kind = "compiles" if work["compiles"] or work["compiles_"] else work.kind
+    return _WHAT.get(kind, f"turned to something else ({work.text.strip()[-60:]})")
 
 
 def _goes_on_for_all(s: Situation, work: LogEvent) -> bool:
