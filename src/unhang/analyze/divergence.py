@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
-from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
+from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at, user_path
 from unhang.analyze.habits import Habits
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, passed_loop_between, ran_out, rounds_of
+from unhang.analyze.rounds import (
+    LeftLoop,
+    is_guarded_in,
+    left_loop_between,
+    passed_loop_between,
+    ran_out,
+    rounds_of,
+)
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
 from unhang.analyze.source import Condition, surroundings
 from unhang.analyze.streams import Streams
@@ -29,7 +36,7 @@ class Divergence:
 
     `seq` is the first different position, `stuck_seq` the one that cannot complete. `differs`: op, size or path.
     `has_majority`: it is sure who is wrong, by majority or by habit. `by_condition`: where it is not, the rank condition that tells it.
-    `skipped`: the odd ranks left out the reference's call and went on to what follows it.
+    `skipped`: the odd ranks left out the reference's call and went on to what follows it. `reference_path` then is the way on which they made it before.
     `added`: they made a call more of a round that the program fixes.
     """
 
@@ -66,6 +73,16 @@ class Divergence:
         if self.by_condition is not None:
             return self.by_condition.frame
         return line_to_look_at(self.reference_path, self.odd_path, self.fork, self.skipped)
+
+    @property
+    def own_side(self) -> Frame | None:
+        """The odd ranks' own line of the call that they left out, where the others make it on another one."""
+        return self.reference_path[-1] if self.skipped and self.made_path != self.reference_path else None
+
+    @property
+    def made_path(self) -> Path:
+        """The way on which the reference ranks made their call."""
+        return user_path(self.reference_call.frames) or self.reference_path
 
     @property
     def in_library(self) -> tuple[Frame, Frame] | None:
@@ -132,30 +149,17 @@ def _was_skipped(
     return (likely[0], bool(skipped - taken)) >= (likely[1], bool(taken - skipped))
 
 
-def _previous_path(case: Case, streams: Streams, rank: int, seq: int, other: int, there: Path) -> Path:
-    """The way to a rank's call before; where only open calls have one, `there`, if it was a call like that of the `other` rank at `seq`."""
-    rows = streams.rows.get(rank, {})
-    last = max((s for s in rows if s < seq), default=None)
-    if last is None:
-        return ()
-    if (path := streams.path(rank, last)) is not None:
-        return path
-    theirs = streams.rows.get(other, {}).get(seq)
-    if theirs is None:
-        return ()
-    is_like = signature(case.calls.call(rows[last])) == signature(case.calls.call(theirs))
-    return there if is_like else ()
-
-
 def _find_left_loop(
     case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]], paths: tuple[Path, Path]
 ) -> LeftLoop | None:
     (reference, odd), (ref_path, odd_path) = sides, paths
-    before_odd = _previous_path(case, streams, odd[0], seq, reference[0], ref_path)
-    before_ref = _previous_path(case, streams, reference[0], seq, odd[0], odd_path)
+    before_odd = streams.way_before(odd[0], seq, reference[0], ref_path)
+    before_ref = streams.way_before(reference[0], seq, odd[0], odd_path)
     found = (
-        left_loop_between(case, ref_path, odd_path, before_odd, reference, odd)
-        or left_loop_between(case, odd_path, ref_path, before_ref, odd, reference)
+        left_loop_between(
+            case, ref_path, odd_path, before_odd, reference, odd, streams.created_ns(reference[0], seq - 1)
+        )
+        or left_loop_between(case, odd_path, ref_path, before_ref, odd, reference, streams.created_ns(odd[0], seq - 1))
         or passed_loop_between(ref_path, odd_path, (before_ref, before_odd), reference, odd)
         or passed_loop_between(odd_path, ref_path, (before_ref, before_odd), odd, reference)
     )
@@ -362,6 +366,20 @@ def _describe(
     if left_loop is not None and left_loop.stayers == odd:
         is_no_round, added = _beyond_round(streams, seq, reference[0], odd[0], fork)
         left_loop = None if is_no_round else left_loop
+    met_at = streams.met_at(reference[0], odd[0], seq) if by_condition is None and left_loop is None else ()
+    skipped = (
+        by_condition.is_left_out
+        if by_condition is not None
+        else shift <= 0
+        and not added
+        and (
+            has_left_out
+            or _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path))
+            or streams.went_on(odd[0], met_at, odd_path)
+        )
+    )
+    if skipped and met_at and (own_fork := fork_of(met_at, odd_path)) is not None:
+        ref_path, fork = met_at, own_fork  # the odd ranks make it on a line of their own
     return Divergence(
         group=stuck.group,
         seq=seq,
@@ -377,10 +395,6 @@ def _describe(
         fork=fork,
         differs=_kind(calls[reference[0]], calls[odd[0]]),
         added=added,
-        skipped=by_condition.is_left_out
-        if by_condition is not None
-        else shift <= 0
-        and not added
-        and (has_left_out or _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path))),
+        skipped=skipped,
         left_loop=left_loop,
     )

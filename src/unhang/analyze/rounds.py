@@ -29,11 +29,21 @@ class LeftLoop:
 
 
 def left_loop_between(
-    case: Case, stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
+    case: Case,
+    stay: Path,
+    left: Path,
+    before: Path,
+    stayers: tuple[int, ...],
+    leavers: tuple[int, ...],
+    since_ns: int = 0,
 ) -> LeftLoop | None:
-    """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
+    """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it.
+
+    `since_ns`: when the stayers made their previous call; a loop that they have ended since then is none.
+    """
     inner_first = reversed(loops_on(stay))
     gone = [(f, x) for i, f, x in inner_first if is_in(before, stay, i, x) and not is_in(left, stay, i, x)]
+    gone = [x for x in gone if not _is_begun_anew(case, stayers, *x, since_ns)]
     frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
     return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
 
@@ -173,6 +183,13 @@ def ran_out(
             if any(_is_behind(ends.get(place), end) for ends in stay):
                 return True
     return False if is_over_loader or is_framework else None
+
+
+def _is_begun_anew(case: Case, stayers: Sequence[int], frame: Frame, loop: Loop, since_ns: int) -> bool:
+    """Whether all who are in a loop have come to its end since then, by its loader: they are in it once more."""
+    head = Frame(frame.file, loop.header, frame.function)
+    ends = (_ends(case, r) if r in case.ranks and since_ns else {} for r in stayers)
+    return all(any(at and _is_at(at[0], head) and c.started_ns > since_ns for at, c in e.items()) for e in ends)
 
 
 def _is_at(place: Frame | None, line: Frame) -> bool:

@@ -142,6 +142,37 @@ class Streams:
         earlier = [(rows[s], rows[s + 1]) for s in rows if s + 1 in rows and s + 1 < seq]
         return any([(self._token(row, False), table.call(row).frames) for row in pair] == wanted for pair in earlier)
 
+    def way_before(self, rank: int, seq: int, other: int, there: Path) -> Path:
+        """The way to a rank's call before; where only open calls have one, `there`, if it was a call like that of the `other` rank at `seq`."""
+        rows = self.rows.get(rank, {})
+        last = max((s for s in rows if s < seq), default=None)
+        if last is None:
+            return ()
+        if (path := self.path(rank, last)) is not None:
+            return path
+        theirs = self.rows.get(other, {}).get(seq)
+        return there if theirs is not None and self._token(rows[last], False) == self._token(theirs, False) else ()
+
+    def created_ns(self, rank: int, seq: int) -> int:
+        """When a rank made its call at a position; 0 where that is not recorded."""
+        row = self.rows.get(rank, {}).get(seq)
+        return 0 if row is None else int(self._case.calls["created_ns"][row])
+
+    def met_at(self, rank: int, other: int, seq: int) -> Path:
+        """The way on which the other rank has made its side of this call each time before; empty where it is the same, or not known."""
+        here = self.path(rank, seq)
+        if not here:
+            return ()
+        earlier = [s for s in self.rows[rank] if s < seq and self.path(rank, s) == here]
+        ways = {self.path(other, s) for s in earlier}
+        way = ways.pop() if len(ways) == 1 else None
+        return way if way and way != here else ()
+
+    def went_on(self, rank: int, first: Path, then: Path) -> bool:
+        """Whether a rank has made a call on the one way and the next on the other before."""
+        rows = self.rows.get(rank, {})
+        return bool(first) and any((self.path(rank, s), self.path(rank, s + 1)) == (first, then) for s in rows)
+
     def _calls(self, rank: int, upto: int) -> dict[int, tuple[Hashable, Path | None]]:
         """What the rank called at each position, and from where."""
         rows = self.rows.get(rank, {})

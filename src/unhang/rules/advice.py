@@ -14,6 +14,7 @@ from unhang.analyze.may_differ import is_drawn
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal, nodes_around
+from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w
@@ -98,6 +99,17 @@ def _blank_input(frame: Frame, condition: Condition, made: Sequence[Frame]) -> F
         f"# {_where(frame)}: its forward and its backward make calls with the other ranks. In place of `{module}({given})` under `{condition.text}`, always\n"
         f"has_some = {condition.text}\n"
         f"{module}({given} if has_some else blank) * float(has_some)   # blank: torch.zeros of the shape that it has elsewhere, for one item",
+    )
+
+
+def on_every_way(own: Frame, gate: Condition, who: str, theirs: Frame | None) -> Fix:
+    """For a call that these ranks make on a line of their own, while the others make it on theirs: what leads past that line has to make it, too."""
+    call = line_text(own.file, own.line)
+    return edit(
+        f"Let {who} make the call of {_where(own)} on every way out, also where `{gate.text}` does not hold: the others wait for it at {_where(theirs)}",
+        f"# {w.line_at(gate.path, gate.line)}: where it leads past {_where(own)}, on {who}, in front of that way out\n{call}\n"
+        f"# or, for all ranks, one call in place of the two: at the place where {_where(theirs)} is",
+        verify=CLEAN,
     )
 
 

@@ -204,7 +204,7 @@ def path_line(rank: int, what: str, path: Path) -> EvidenceLine:
 def both_sides(d: Divergence) -> Iterable[EvidenceLine]:
     """The call of the odd ranks and that of their peers at a divergence."""
     yield path_line(d.odd[0], f"#{d.seq} {name_call(d.odd_call)}", d.odd_path)
-    yield path_line(d.reference[0], f"#{d.seq} {name_call(d.reference_call)}", d.reference_path)
+    yield path_line(d.reference[0], f"#{d.seq} {name_call(d.reference_call)}", d.made_path)
 
 
 def at_call(call: CollectiveCall, frame: Frame | None) -> dict[str, Any]:

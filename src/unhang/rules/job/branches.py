@@ -27,6 +27,7 @@ from unhang.rules.advice import (
     fixes_of,
     gate_of,
     look_inside,
+    on_every_way,
     said_plainly,
     say_the_condition,
 )
@@ -166,6 +167,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     is_open = gate is None and hidden is None
     remedy = (by_python or remedy_of(s, d, frame, list(own))) if is_open else NO_REMEDY
     fixes, gate = (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes, remedy.gate or gate
+    if d.own_side is not None and gate is not None:
+        fixes = (on_every_way(d.own_side, gate, w.name_ranks(d.odd), innermost(d.made_path)), *fixes[-1:])
     if one_sided and not remedy.fixes:
         fixes, gate = (decided_together(*one_sided),), one_sided[1]
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
@@ -185,7 +188,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         "paired": _paired(d),
         "why": remedy.why or _reason(s, d, frame, caught, past, is_plain),
         "mine_at": w.at(innermost(d.odd_path)),
-        "theirs_at": w.at(innermost(d.reference_path)),
+        "theirs_at": w.at(innermost(d.made_path)),
         **more,
     }
     return Found(
@@ -329,7 +332,7 @@ def _own_conditions(s: Situation, d: Divergence, frame: Frame | None) -> Iterabl
 
 def _side_by_side(d: Divergence) -> str:
     """What either side does, where nothing tells which is wrong; in the library's functions where the program's line is the same."""
-    at = d.in_library or (innermost(d.odd_path), innermost(d.reference_path))
+    at = d.in_library or (innermost(d.odd_path), innermost(d.made_path))
     sides = ((d.odd, d.odd_call, at[0]), (d.reference, d.reference_call, at[1]))
     told = " and ".join(
         f"{w.name_ranks(ranks)} {w.verb(ranks, 'is', 'are')} in {w.name_call(call)} from {w.place(frame)}"
