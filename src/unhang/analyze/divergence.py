@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
-from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at, user_path
+from unhang.analyze.callpath import Fork, Path, fork_of, line_to_look_at, user_path
 from unhang.analyze.habits import Habits
+from unhang.analyze.left_out import MOSTLY, is_by_data, left_out, share_of_makers
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.rounds import (
@@ -85,6 +85,13 @@ class Divergence:
         return user_path(self.reference_call.frames) or self.reference_path
 
     @property
+    def made_by_data(self) -> tuple[int, ...] | None:
+        """The ranks whose call alone hangs on the data."""
+        if is_by_data(self.fork, self.reference_path, self.odd_path):
+            return self.reference
+        return self.odd if is_by_data(self.fork, self.odd_path, self.reference_path) else None
+
+    @property
     def in_library(self) -> tuple[Frame, Frame] | None:
         """The innermost library frames of the odd and of the reference's call, where the line to look at is one that both passed.
 
@@ -111,42 +118,6 @@ def library_tests(d: Divergence) -> list[Condition]:
     frames = [f for f in d.in_library or () if "/torch/" not in f.file]
     found = (c for f in frames for c in reversed(surroundings(f.file, f.line).conditions))
     return sorted((c for c in found if c.suspicion), key=lambda c: -c.suspicion)
-
-
-def _runs(streams: Streams, rank: int, upto: int, fork: Fork, prefix: Path) -> list[int]:
-    """The lines of the fork's function through which a rank's calls went, runs of equal lines merged."""
-    lines: list[int] = []
-    for seq in sorted(s for s in streams.rows.get(rank, {}) if s < upto):
-        path = streams.path(rank, seq) or ()
-        if len(path) > fork.depth and path[: fork.depth] == prefix and path[fork.depth].function == fork.left.function:
-            line = path[fork.depth].line
-            if not lines or lines[-1] != line:
-                lines.append(line)
-    return lines
-
-
-def _was_skipped(
-    streams: Streams, ranks: tuple[int, int], seq: int, fork: Fork | None, paths: tuple[Path, Path]
-) -> bool:
-    """Whether, in the reference's history, the odd rank's call normally follows the one that it did not make.
-
-    `ranks`, `paths`: of the reference and of an odd rank. One that passed a function without the call which the reference
-    made below it has left that out.
-    """
-    (reference, odd), (path, odd_path) = ranks, paths
-    if fork is None or extension(path, odd_path):
-        return (fork is not None and len(odd_path) < len(path)) or streams.have_followed(reference, seq, odd)
-    if fork.same_line:
-        return False
-    lines = _runs(streams, reference, seq, fork, path[: fork.depth])
-    follows = (fork.left.line, fork.right.line) in pairwise(lines)
-    if not follows:
-        return False
-    below = (p[fork.depth :] for p in (path, odd_path))
-    skipped, taken = ({c for f in frames for c in surroundings(f.file, f.line).conditions} for frames in below)
-    likely = [max((c.suspicion for c in conditions), default=0) for conditions in (skipped, taken)]
-    # What always runs is not left out.
-    return (likely[0], bool(skipped - taken)) >= (likely[1], bool(taken - skipped))
 
 
 def _find_left_loop(
@@ -247,10 +218,24 @@ def divergence_at(
         seq, shift, calls = stuck.seq, 0, dict(stuck.calls)
         reference, odd, has_majority = split
     found = _describe(case, stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
+    if not shift and found.left_loop is None and len(reference) <= len(odd) and (makers := found.made_by_data):
+        again = _describe(case, stuck, streams, (seq, 0), calls, _by_usage(streams, seq, makers, (reference, odd)))
+        if again.skipped or again.has_majority:
+            return again
     if seq == stuck.seq or shift or found.is_decided or found.left_loop is not None:
         return found
     # Nor may one that tells nobody: equal calls from two lines are no fault by themselves.
     return _describe(case, stuck, streams, (stuck.seq, 0), dict(stuck.calls), split)
+
+
+def _by_usage(
+    streams: Streams, seq: int, makers: tuple[int, ...], sides: tuple[tuple[int, ...], tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """As `_split`, of sides as large as each other and a call that hangs on data: those are wrong who did what both seldom do there."""
+    others = next(side for side in sides if side != makers)
+    share = share_of_makers(streams, makers[0], others[0], seq)
+    is_seldom = share is not None and share <= 1 - MOSTLY
+    return (others, makers, True) if is_seldom else (makers, others, share is not None and share >= MOSTLY)
 
 
 def silent_divergence_at(case: Case, index: CallIndex, stuck: StuckCollective) -> Divergence | None:
@@ -366,20 +351,12 @@ def _describe(
     if left_loop is not None and left_loop.stayers == odd:
         is_no_round, added = _beyond_round(streams, seq, reference[0], odd[0], fork)
         left_loop = None if is_no_round else left_loop
-    met_at = streams.met_at(reference[0], odd[0], seq) if by_condition is None and left_loop is None else ()
-    skipped = (
-        by_condition.is_left_out
-        if by_condition is not None
-        else shift <= 0
-        and not added
-        and (
-            has_left_out
-            or _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path))
-            or streams.went_on(odd[0], met_at, odd_path)
-        )
-    )
-    if skipped and met_at and (own_fork := fork_of(met_at, odd_path)) is not None:
-        ref_path, fork = met_at, own_fork  # the odd ranks make it on a line of their own
+    skipped = by_condition is not None and by_condition.is_left_out
+    if by_condition is None and shift <= 0 and not added:
+        is_open = left_loop is None
+        found = left_out(streams, (reference[0], odd[0]), seq, (ref_path, odd_path), is_open)
+        skipped, ref_path = has_left_out or found[0], found[1]
+        fork = fork_of(ref_path, odd_path)
     return Divergence(
         group=stuck.group,
         seq=seq,

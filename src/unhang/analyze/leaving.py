@@ -170,10 +170,23 @@ def destroyed_before(s: Situation) -> tuple[int, PendingCall, WaitEdge] | None:
 
 
 def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
-    """The first exception that one of the ranks handled before it parted from its peers, apart from transport errors."""
-    handled = [error for rank in ranks if rank in s.case.ranks for error in s.case.ranks[rank].handled]
-    found = [error for error in handled if not is_communication_error(error) and _matters(s, error)]
+    """The first exception that one of the ranks handled before it parted from its peers, apart from transport errors.
+
+    Not one that was handled beside the way to the call (a sample that cannot be read, say), where a condition on the data leads
+    past that: this is then where they part.
+    """
+    found, d = handled_before(s, ranks), s.divergence
+    if d is not None and d.skipped and d.has_majority and d.made_by_data == d.reference:
+        found = [
+            e for e in found if e.handler is None or any(passes(p, e.handler) for p in (d.reference_path, d.odd_path))
+        ]
     return min(found, key=lambda e: e.time_ns, default=None)
+
+
+def handled_before(s: Situation, ranks: Sequence[int]) -> list[RaisedError]:
+    """The exceptions that the ranks handled before they parted from their peers, apart from transport errors."""
+    handled = [error for rank in ranks if rank in s.case.ranks for error in s.case.ranks[rank].handled]
+    return [error for error in handled if not is_communication_error(error) and _matters(s, error)]
 
 
 def ended_after_error(s: Situation) -> tuple[int, RaisedError] | None:

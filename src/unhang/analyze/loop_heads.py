@@ -247,6 +247,15 @@ def loop_sorted_apart(path: Sequence[Frame]) -> SortedApart | None:
     return None
 
 
+def keys_gone_over(path: str, header: int) -> str:
+    """The dictionary, as it is written, over whose entries a loop goes; empty where it goes over anything else."""
+    loop = loop_at(path, header)
+    match unwrapped(loop.iter) if isinstance(loop, ast.For) else None:
+        case ast.Call(func=ast.Attribute(value=of, attr="items" | "keys" | "values"), args=[], keywords=[]):
+            return ast.unparse(of)
+    return ""
+
+
 def unwrapped(node: ast.expr) -> ast.expr:
     """What a loop goes over, without `enumerate` and the like."""
     while isinstance(node, ast.Call) and last_name(node.func) in _WRAPPERS and node.args:

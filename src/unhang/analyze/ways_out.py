@@ -15,6 +15,7 @@ from unhang.analyze.sides import holds_on, view_of
 from unhang.analyze.source import (
     Condition,
     Loop,
+    frame_at,
     function_at,
     loop_at,
     negated,
@@ -70,6 +71,15 @@ def only_way_past(frame: Frame) -> WayOut | None:
         found = ways_of(function.body, in_loop=False) if function else ()
         ways = tuple(way for way in found if way.leaves_at < frame.line)
     return ways[0] if len(ways) == 1 else None
+
+
+def way_past(frame: Frame | None, gate: Condition | None) -> Frame | None:
+    """The line of a test that leads past the frame's by leaving the function or the round; None where the frame's line stands within it."""
+    if frame is None or gate is None or gate.path != frame.file:
+        return None
+    tests = (n for n in nodes_around(gate.path, gate.line) if isinstance(n, ast.If) and n.lineno == gate.line)
+    test = next(tests, None)
+    return None if test is None or covers(test, frame.line) else frame_at(gate.path, gate.line)
 
 
 def way_past_above(path: Path, frame: Frame) -> tuple[Frame, WayOut] | None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch
-import toy
 import torch.distributed as dist
+import toy
 from torch.utils.data import DataLoader
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import make_case
+from tests.rules.notation import Later, make_case
 from unhang.model import Frame, ThreadStack
-from unhang.testing import Fires, Quiet, ended
+from unhang.testing import Fires, Quiet, ended, raised
 
 _STEP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
 
@@ -56,6 +56,49 @@ def main(rank):
     gather(done)
 """
 _REDUCED = ["all_reduce[8]@main:10>epoch:6"] * 2
+
+# Line 5 is left out where the critic is too good; what follows it has the same size, and pairs with it.
+_CRITIC = """\
+def main(rank):
+    for x in batches_of(rank):
+        loss = critic(x)
+        if loss > 0.2:
+            backward(loss)
+        backward(generator(x))
+        barrier()
+"""
+_BOTH_OF_THEM = ["all_reduce[8]@main:5", "all_reduce[8]@main:6", "barrier@main:7"]
+_ONE_OF_THEM = _BOTH_OF_THEM[1:]
+
+
+def _critics(rounds: list[str]) -> Later:
+    """Rank 0 leaves the critic's step out, and rank 1 does not."""
+    return make_case(
+        {
+            0: [*rounds, "all_reduce[8]@main:6", "barrier@main:7 !"],
+            1: [*rounds, "all_reduce[8]@main:5", "all_reduce[8]@main:6 !"],
+        },
+        world=2,
+        source=_CRITIC,
+    )
+
+
+# What cannot be read is left out of the batch; line 4 leaves out a batch of which nothing is left.
+_UNREADABLE = """def main(rank):
+    for batch in loader:
+        if batch is None:
+            continue
+        backward(batch)
+    barrier()
+
+def read(path):
+    try:
+        return open(path)
+    except OSError:
+        return None
+"""
+_READ = raised("OSError: cut off@main:2>read:10", at_s=-5, handled=True, handler=Frame("train.py", 11, "read"))
+_READ_ALL = ["all_reduce[8]@main:5"] * 3
 
 _CHOSEN = """\
 class State:
@@ -179,7 +222,29 @@ CASES = {
                 source=_SCRAPED,
             ),
             (1,),
-            6,
+            4,
+        ),
+        Fires(_critics(_BOTH_OF_THEM * 10 + _ONE_OF_THEM), (0,), 5),
+        # As often left out as not: nobody did what it never does, and nobody is blamed alone.
+        Fires(
+            _critics(
+                [c for is_made in "1001101001011100101" for c in (_BOTH_OF_THEM if is_made == "1" else _ONE_OF_THEM)]
+            ),
+            (0, 1),
+            5,
+        ),
+        Fires(  # led past it by what it could not read: the line of that test, not of the handler
+            make_case(
+                {
+                    1: [*_READ_ALL, "barrier@main:6 !"],
+                    **{r: [*_READ_ALL, "all_reduce[8]@main:5 !"] for r in (0, 2)},
+                },
+                world=3,
+                source=_UNREADABLE,
+                more={1: {"handled": (_READ,)}},
+            ),
+            (1,),
+            3,
         ),
         Fires(  # not one that left out line 12, though it stands before that line again
             make_case(

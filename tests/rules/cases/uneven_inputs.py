@@ -360,6 +360,15 @@ _RETURNS = """def main(rank, world):
         dist.all_reduce(x)
 """
 
+
+def _meters(over: str) -> Later:
+    """Rank 1 is through with a loop that has one round more on the others."""
+    source = f"def main():\n    step()\n    barrier()\n    for one in {over}:\n        reduce(one)\n    barrier()\n"
+    shared = ["all_reduce[8]@main:2", *["all_reduce[1]@main:5"] * 2]
+    calls = {1: [*shared, "barrier@main:6 !"], **{r: [*shared, "all_reduce[1]@main:5 !"] for r in (0, 2)}}
+    return make_case(calls, world=3, source=source)
+
+
 CASES = {
     "uneven-inputs": (
         Fires(
@@ -445,6 +454,8 @@ CASES = {
         Fires(_resumed(mine=0, theirs=0), (2,), 4),
         Fires(_no_round(_EPOCH_OF), (2,), 3),
         Fires(_pipe(*["main:11"] * 3, source=_BY_ROLE, first=9), (1,), 3, cause="code-divergence"),
+        Fires(_meters("self.meters.values()"), (1,), 4, cause="code-divergence"),  # each rank has met other entries
+        Fires(_meters("self.batches"), (1,), 4),
         Quiet(_no_round(_FOUND, at=5), "a condition on the data leads past what the others go over"),
         Quiet(
             make_case(

@@ -17,7 +17,7 @@ from unhang.analyze.sides import differing, is_split_by, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around
 from unhang.analyze.trees import line_text
-from unhang.analyze.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, ways_between
+from unhang.analyze.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, way_past, ways_between
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
@@ -154,11 +154,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     one_sided = None if d.is_decided else _one_sided(s, d)
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
-    past = (
-        _ways_past(s, d, frame, gate)
-        if gate and d.skipped and d.by_condition is None and say != "hidden forward"
-        else ()
-    )
+    may_pass = gate and d.skipped and d.by_condition is None and say != "hidden forward"
+    past = _ways_past(s, d, frame, gate) if gate and may_pass else ()
     if past:
         broken = (c for c in _own_conditions(s, d, frame) if len(past) == 1 and c.line == past[0].line)
         likeliest, gate = gate, next(broken, None)
@@ -167,14 +164,17 @@ def _parted(s: Situation, d: Divergence) -> Found:
     is_open = gate is None and hidden is None
     remedy = (by_python or remedy_of(s, d, frame, list(own))) if is_open else NO_REMEDY
     fixes, gate = (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes, remedy.gate or gate
-    if d.own_side is not None and gate is not None:
-        fixes = (on_every_way(d.own_side, gate, w.name_ranks(d.odd), innermost(d.made_path)), *fixes[-1:])
+    if (own_side := _on_every_way(d, gate)) is not None:
+        fixes = (own_side, *fixes[-1:])
     if one_sided and not remedy.fixes:
         fixes, gate = (decided_together(*one_sided),), one_sided[1]
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     undecided = one_sided[0] if one_sided else d.location if d.in_library else None
     is_plain = say in ("alone", "skipped") and d.by_condition is None
-    told = caught[0] if caught else remedy.at or (frame if d.is_decided else undecided)
+    passed = way_past(frame, gate) if say == "skipped" else None
+    told = caught[0] if caught else remedy.at or passed or (frame if d.is_decided else undecided)
+    if passed is not None and told == passed:
+        say, more = f"led past/{say}", {**more, **_way_words(passed)}
     words = {
         "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),
@@ -201,6 +201,17 @@ def _parted(s: Situation, d: Divergence) -> Found:
         **w.at_fork(d, told),
         condition=gate_of(gate),
     )
+
+
+def _way_words(passed: Frame) -> dict[str, object]:
+    return {"way": w.spot(passed), "test": line_text(passed.file, passed.line).rstrip(":")}
+
+
+def _on_every_way(d: Divergence, gate: Condition | None) -> Fix | None:
+    """For a call that the odd ranks make on a line of their own."""
+    if d.own_side is None or gate is None:
+        return None
+    return on_every_way(d.own_side, gate, w.name_ranks(d.odd), innermost(d.made_path))
 
 
 def _usual_fixes(
@@ -372,6 +383,10 @@ def _evidence(s: Situation, d: Divergence) -> Iterator[EvidenceLine]:
         taken, other = (d.fork.right, d.location) if d.skipped else (d.location, d.fork.left)
         yield from w.code_line(taken, f"rank {d.odd[0]} source")
         yield from w.code_line(other, f"rank {d.reference[0]} source")
+        for error in sorted(leaving.handled_before(s, d.odd), key=lambda e: -e.time_ns)[:1]:
+            yield EvidenceLine(
+                "handled before", f"{error.type}: {error.message} at {w.place(w.own_line(error.frames))}"
+            )
         for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right)[:6]:
             text = f"{name} = {ours} on {w.name_ranks(d.odd)}, {theirs} on {w.name_ranks(d.reference)}"
             yield EvidenceLine("variables that differ", text)

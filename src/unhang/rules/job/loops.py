@@ -11,7 +11,15 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import below, left_framework
 from unhang.analyze.handled import BegunAnew, begun_anew
 from unhang.analyze.leaving import ended_in_loop, exhausted_by, lead_of_waiting, made_other_rounds, other_transfers
-from unhang.analyze.loop_heads import Bound, Start, changed_bound, end_of_generator, other_start, set_by_role
+from unhang.analyze.loop_heads import (
+    Bound,
+    Start,
+    changed_bound,
+    end_of_generator,
+    keys_gone_over,
+    other_start,
+    set_by_role,
+)
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import CountedApart, LeftLoop, counted_apart, ran_out, rounds_of
 from unhang.analyze.situation import Situation
@@ -98,6 +106,8 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     if (anew := begun_anew(stayed.frames or (), left, loop.frame, loop.header, is_data is False)) is not None:
         return _done_anew(found, anew)
     way = way_out_of(s.case, stay, left, loop.leavers)
+    if way is None and (keys := keys_gone_over(header.file, header.line)):
+        return _by_keys(found, keys, header)
     if way is None:
         return _not_the_data(found) if is_data is False else found
     if not d.has_majority:  # those who took the way out did what the others did not
@@ -187,6 +197,12 @@ def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
     """What the loop goes over is a generator of the program, which a test ends early."""
     words = {"way": w.place(frame), "text": end.text, "out_line": end.line}
     return _retold(found, "generator", words, frame, "end of the generator", cause=found.cause)
+
+
+def _by_keys(found: Found, keys: str, header: Frame) -> Found:
+    """What the loop goes over is a dictionary of the program, to which each rank has added what it met."""
+    words = {"keys": keys, "spot": w.spot(header)}
+    return _retold(found, "other keys", words, header, "keys", confidence=found.confidence, fixes=("same keys",))
 
 
 def _done_anew(found: Found, anew: BegunAnew) -> Found:
