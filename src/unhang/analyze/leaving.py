@@ -38,6 +38,7 @@ from unhang.model import (
 _MOST_COMPARED = 8
 _OF_GROUPS = ("init_process_group", "destroy_process_group", "new_group")
 _GOES_ON = ("user", "lock", "outside", "data", "spinning", "gil", "device")
+_AT_WORK = ("user", "data", "spinning", "gil")
 _ENDS_OF_DATA = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "Empty")
 _MOST_IDLE_SHARE = 0.1  # a look costs some
 
@@ -86,12 +87,14 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     These stand alone, all others having ended well, and each of their threads waits for another one of the same process: a queue
     whose workers have nothing to do, an event that nobody is left to set. Or the main thread sleeps and looks, again and again,
     whether something has come true. All ranks do where each of them asks a store so, or looks for files of which each has made its own:
-    nobody is left to write there.
+    nobody is left to write there. While another rank still works on its own, the job is not at its end, and who ends earlier holds nobody up.
     """
     if any(e.targets for e in s.waits.edges):
         return ()
     in_shutdown = (r for r, a in s.activities.items() if a.kind == "shutdown")
     ending = tuple(r for r in in_shutdown if s.case.ranks[r].main_stack is not None)
+    if ending and not any(_destroys(s.case.ranks[r]) for r in ending) and any(_is_at_work(s, r) for r in s.case.ranks):
+        return ()
     ended = {e.rank for e in early_leavers(s.case) if e.exit and not e.exit.code}
     alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
     if ending or not alone or not ended.union(alone).issuperset(s.case.world):
@@ -99,6 +102,20 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     if not ended and not (len(alone) > 1 and (all(_asks_store(s, r) for r in alone) or all_meet_by_files(s))):
         return ()
     return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()
+
+
+def _destroys(evidence: RankEvidence) -> bool:
+    """Whether it ends its groups, for which it may need the others."""
+    return any(f.function == "destroy_process_group" for f in evidence.main_frames)
+
+
+def _is_at_work(s: Situation, rank: int) -> bool:
+    """Whether a rank uses a processor in its own code, or by a child that it waits for."""
+    kind, state = s.activities[rank].kind, s.case.ranks[rank].state
+    if state is None:
+        return False
+    share = state.children_share if kind == "outside" else state.cpu_share if kind in _AT_WORK else None
+    return (share or 0) > _MOST_IDLE_SHARE
 
 
 def _asks_store(s: Situation, rank: int) -> bool:

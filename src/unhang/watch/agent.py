@@ -19,7 +19,7 @@ from unhang.analyze.open_calls import caught_left_s
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read import read_bundle
-from unhang.watch import RunOptions, evidence, suspicion
+from unhang.watch import RunOptions, evidence, naps, suspicion
 from unhang.watch.course import Course
 from unhang.watch.folders import write_whole
 from unhang.watch.process import oom_kills
@@ -48,7 +48,7 @@ class Agent:
         self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
         self._out, self._in = out, orders
         self.ranks: dict[str, WatchedRank] = {}
-        self._deaths, self._idle = DeathClock(), Idleness(run_dir, root_pid)
+        self._deaths, self._idle, self._naps = DeathClock(), Idleness(run_dir, root_pid), naps.Naps()
         self._silence = Silence(options, run_dir, root_pid)
         self.patience = Patience(options.stall_after_s)
         self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
@@ -261,7 +261,7 @@ class Agent:
     def _maybe_abort(self) -> None:
         """A suspected hang that lasts: end the job where the user has said so, with fresh evidence."""
         assert self.verdict is not None
-        if not self._is_to_be_ended():
+        if not self._is_to_be_ended(self.verdict):
             return
         stalled = self._live()
         self._take_evidence(with_workers=True)
@@ -270,10 +270,10 @@ class Agent:
             return  # it has come to life, or to its end, in the meantime
         self._end_suspected()
 
-    def _is_to_be_ended(self) -> bool:
-        assert self.verdict is not None
-        limit_s, lasted_s = self.options.abort_after_s, (time.time_ns() - self.verdict["onset_ns"]) / 1e9
-        return self.options.on_hang == "abort" and limit_s is not None and lasted_s >= limit_s
+    def _is_to_be_ended(self, verdict: Mapping[str, Any]) -> bool:
+        limit_s, lasted_s = self.options.abort_after_s, (time.time_ns() - verdict["onset_ns"]) / 1e9
+        is_due = self.options.on_hang == "abort" and limit_s is not None and lasted_s >= limit_s
+        return is_due and not self._naps.keep(verdict, self._here(), limit_s or 0.0, time.monotonic())
 
     def _end_suspected(self) -> None:
         assert self.verdict is not None
@@ -294,7 +294,7 @@ class Agent:
                 self._withdraw()
         elif self.verdict is None:
             self._declare("suspected", said.waiting, said.onset_ns, said.text)
-        elif self._silence.is_looking and self._is_to_be_ended():
+        elif self._silence.is_looking and self._is_to_be_ended(self.verdict):
             self._end_suspected()
 
     def _look(self, now: float) -> None:

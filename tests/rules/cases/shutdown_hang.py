@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.rules.notation import log_case, make_case
-from unhang.model import Frame, ThreadStack
+from unhang.model import Frame, ProcessState, ThreadStack
 from unhang.testing import Fires, Quiet, ended, path
 
 _PASTED = """\
@@ -40,6 +40,10 @@ _DONE = {r: ["barrier@main:20"] for r in range(4)}
 _INTERRUPTED = "WARNING:torch.distributed.elastic.agent.server.api:Received 2 death signal, shutting down workers\n"
 
 _OTHERS_ENDED = {r: ended("exit") for r in (1, 2, 3)}
+
+_TWO_LEFT = {r: ended("exit") for r in (2, 3)}
+
+_WORKS = {0: {"state": ProcessState("R", cpu_share=0.9)}}
 
 _TWO_ENDED = {r: ended("exit") for r in (1, 3)}
 
@@ -137,6 +141,13 @@ CASES = {
             "a peer still waits: the rank left early",
         ),
         Quiet(make_case(_DONE, hang=None, exit_code=0, stacks={1: "~shutdown"}), "a job that ended"),
+        Fires(make_case(_DONE, hang="suspected", stacks={0: "main:30>rest:44", 1: "~shutdown"}, exits=_TWO_LEFT), (1,)),
+        Quiet(
+            make_case(
+                _DONE, hang="suspected", stacks={0: "main:30>export:44", 1: "~shutdown"}, exits=_TWO_LEFT, more=_WORKS
+            ),
+            "a rank that ends while another one still works for itself",
+        ),
         Fires(make_case(_DONE, hang="suspected", exits=_OTHERS_ENDED, more={0: {"stacks": (_JOINS, _GETS)}}), (0,), 44),
         Quiet(
             make_case(_DONE, hang="suspected", exits=_OTHERS_ENDED, more={0: {"stacks": (_JOINS, _GETS, _SENDS)}}),

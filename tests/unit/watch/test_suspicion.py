@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.watch import RunOptions
+from unhang.watch import RunOptions, naps
 from unhang.watch import agent as watching
 from unhang.watch.agent import Agent
 from unhang.watch.ranks import WatchedRank
@@ -131,3 +131,28 @@ def test_when_a_job_is_past_its_first_step(job: Job, steps: int, completed: int,
     job.write_page(steps, completed)
     job.rank.poll(time.monotonic())
     assert job.rank.has_stepped() is has_stepped
+
+
+def test_a_sleep_whose_end_is_known_is_waited_out_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank that the others wait for pauses as a server told it to; then it may sleep on, as a loop that looks for something does."""
+    left = {job.process.pid: 0.5}
+    monkeypatch.setattr(naps, "sleep_left_s", left.get)
+    monkeypatch.setattr(naps, "_WAKES_S", 0.0)
+    assert job.agent.verdict is not None
+    job.agent.verdict["waiting_ranks"] = [1]
+    job.agent._maybe_abort()
+    assert job.told() == []
+    time.sleep(0.6)
+    job.agent._maybe_abort()
+    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True}]
+
+
+@pytest.mark.parametrize(("left_s", "waiting"), [(None, [1]), (5.0, [1]), (0.5, [0])])
+def test_no_sleep_a_longer_one_and_that_of_a_rank_that_waits_keep_nothing(
+    job: Job, left_s: float | None, waiting: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(naps, "sleep_left_s", {job.process.pid: left_s}.get)
+    assert job.agent.verdict is not None
+    job.agent.verdict["waiting_ranks"] = waiting
+    job.agent._maybe_abort()
+    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True}]
