@@ -77,9 +77,7 @@ def rank_exited_early(s: Situation) -> Found | None:
     if before is not None:
         found = _with_the_call(found, before, is_sure)
     gate = _gate_of(s, end)
-    if gate is None:
-        return found
-    begins = of_not_finite(w.own_line(end.frames), gate.test)
+    begins = of_not_finite(w.own_line(end.frames), gate.test) if gate is not None else ()
     return replace(found, condition=gate_of(gate), fixes=(*begins, *(found.fixes or ())))
 
 
