@@ -46,6 +46,17 @@ class Wrong:
 
 RANK = "dist.get_rank() == 0"
 LOOP = EvidenceLine("loop", "for batch")
+_STEPS = "def work(net, batches, opt):\n    for x in batches:\n        loss = net(x)\n        if %s:  # gate\n            %s  # here\n        loss.backward()\n        opt.step()\n"
+_MODULE = (
+    "class Codes(torch.nn.Module):\n    def __init__(self):\n        self.register_buffer('idle', torch.zeros(8))\n\n"
+    "    def renew(self, x):\n        old = %s > 9\n        if old.any():  # gate\n            dist.broadcast(x, 0)  # here\n"
+)
+_SCORED = "def work(net, best, data):\n    score = look(net, data)\n    if %s:  # gate\n        dist.broadcast(net.weight, 0)  # here\n"
+_PATIENCE = (
+    "def work(net, patience, data, xs):\n    for x in xs:\n        dist.all_reduce(x)\n        loss = look(net, data)\n"
+    "        if patience.over(loss):  # here\n            break\n"
+)
+_MEANS = "def work(acc, kept, rows):\n    part = rows[kept]\n    if len(part) > 0:  # gate\n        return %s  # here\n"
 HANDLER = EvidenceLine("rank 1 handler", "except ValueError")
 
 WAY_OUT = EvidenceLine("way out", "if slow()")
@@ -88,6 +99,40 @@ _SPLIT = "def work(acc, items):\n    with acc.split_between_processes(items) as 
 _ROOT = "def work(x, best):\n    leader = best.index(min(best))\n    dist.broadcast(x, src=%s)  # here\n"
 
 MENDED = {
+    "a step whose loss is no number ends a rank": Wrong(
+        _STEPS % ("not torch.isfinite(loss)", "sys.exit(1)"), "            continue  # no rank trains on this step  # here\n",
+        "rank-exited-early", "rank-exited-early", gate="not torch.isfinite(loss)", by_rank=False, does="decide together",
+    ),
+    "a step whose loss is no number raises": Wrong(
+        _STEPS % ("loss != loss", "raise ValueError('nan')"), "        if any_rank(loss != loss):  # gate\n            continue  # no rank trains on this step  # here\n",
+        "user-exception", "user-exception", gate="loss != loss", by_rank=False,
+    ),
+    "a mask of what a module keeps": Wrong(_MODULE % "self.idle", "        old = on_all_ranks(self.idle > 9)\n", gate="old.any()", by_rank=False),
+    "a mask of where a rank has something": Wrong(
+        (_MODULE % "self.idle").replace("> 9", "> 0"), "        if agreed(old.any()):  # gate\n", gate="old.any()", by_rank=False
+    ),
+    "a mask of a batch is agreed on as a whole": Wrong(_MODULE % "x", "        if agreed(old.any()):  # gate\n", gate="old.any()", by_rank=False),
+    "a score of each rank's own": Wrong(_SCORED % "score < best.low", "    score = mean_of_ranks(look(net, data))\n", gate="score < best.low", by_rank=False),
+    "a score that is given to what decides": Wrong(
+        _SCORED % "best.worse(score)", "    score = mean_of_ranks(look(net, data))\n", gate="best.worse(score)", by_rank=False
+    ),
+    "a score that all have already": Wrong(
+        "def shared(x):\n    dist.all_reduce(x)\n    return x\n\n\n" + (_SCORED % "best.worse(score)").replace("    if", "    shown = shared(score)\n    if"),
+        "    if best.worse(shown):  # gate\n", gate="best.worse(score)", by_rank=False,
+    ),
+    "a score that comes from all ranks": Wrong(
+        (_SCORED % "score < best.low").replace("look(", "dist.all_reduce("), "    if agreed(score < best.low):  # gate\n", gate="score < best.low", by_rank=False
+    ),
+    "what is no score": Wrong((_SCORED % "room < best.low").replace("score", "room"), "    if agreed(room < best.low):  # gate\n", gate="room < best.low", by_rank=False),
+    "patience with a score of each rank's own": Wrong(
+        _PATIENCE,
+        "        loss = mean_of_ranks(look(net, data))\n", rule="uneven-inputs", evidence=(EvidenceLine("way out", "if patience"),),
+    ),
+    "a mean of those ranks that have some": Wrong(
+        _MEANS % "acc.gather(part.mean()).mean()", "    if any_rank(len(part) > 0):  # gate\n        return acc.gather(part.mean()).nanmean()  # here\n",
+        gate="len(part) > 0", by_rank=False,
+    ),
+
     "an exchange to which a rank has nothing to give": Wrong(
         _GIVES % "not mine", "    if agreed(not mine):  # gate\n", gate="mine", by_rank=False, op="all_gather",
     ),
@@ -323,6 +368,15 @@ def agreed(holds):
 _TABLE = "def work(sums):\n    for %s:  # here\n        dist.all_reduce(%s)\n"
 
 LEFT_ALONE = {
+    "the largest item of nothing": Wrong(_MEANS % "acc.gather(part.max())", "which a rank that has none cannot give", gate="len(part) > 0", by_rank=False),
+    "an exception for another reason": Wrong(
+        _STEPS % ("loss > 9", "raise ValueError('large')"), "yours to decide", "user-exception", "user-exception", gate="loss > 9", by_rank=False
+    ),
+    "a round that may not come to the check": Wrong(
+        (_STEPS % ("loss != loss", "sys.exit(1)")).replace("        loss = net(x)\n", "        if x is None:\n            continue\n        loss = net(x)\n"),
+        "not all ranks may come", "rank-exited-early", "rank-exited-early", gate="loss != loss", by_rank=False, does="decide together",
+    ),
+
     "a table of objects": Wrong(
         _TABLE % ("name, m in sums.items()", "m.total"), "are objects", "uneven-inputs", "uneven-inputs", evidence=(EvidenceLine("loop", "for name"),)
     ),

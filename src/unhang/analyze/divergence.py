@@ -134,7 +134,7 @@ def _find_left_loop(
         or passed_loop_between(ref_path, odd_path, (before_ref, before_odd), reference, odd)
         or passed_loop_between(odd_path, ref_path, (before_ref, before_odd), odd, reference)
     )
-    is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
+    is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame, found.header)
     return None if is_later else found  # else they are in it again, a round of a loop around it later
 
 

@@ -365,7 +365,8 @@ def _last_call(s: Situation, rank: int) -> CollectiveCall | None:
 def ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, Loop] | None:
     """A rank whose program came to its end after a call in a loop that a waiting peer is still in."""
     for evidence in early_leavers(s.case):
-        if evidence.exit is None or evidence.exit.kind != "exit" or evidence.exit.frames:
+        end = evidence.exit
+        if end is None or end.kind != "exit" or end.frames or end.code:  # data that ran out is no failure
             continue
         last = _last_call(s, evidence.rank)
         for stuck in s.stuck:

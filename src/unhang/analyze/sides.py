@@ -200,9 +200,9 @@ def differing(
     return tuple(found)
 
 
-def are_a_round_ahead(case: Case, ahead: Sequence[int], behind: Sequence[int], frame: Frame) -> bool:
-    """Whether by its own variable one of the loops around the frame's line is in a later round on all of `ahead`; not the innermost loop."""
-    for loop in surroundings(frame.file, frame.line).loops[:-1]:
+def are_a_round_ahead(case: Case, ahead: Sequence[int], behind: Sequence[int], frame: Frame, header: int) -> bool:
+    """Whether by its own variable one of the loops around that at `header`, which the frame's line is in, is in a later round on all of `ahead`."""
+    for loop in (x for x in surroundings(frame.file, frame.line).loops if x.header < header):
         head = loop_at(frame.file, loop.header)
         for name in names_in(head.target) if isinstance(head, ast.For) else ():
             mine, theirs = ([variables_of(case, r, frame).get(name, "") for r in ranks] for ranks in (ahead, behind))

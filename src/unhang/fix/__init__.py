@@ -15,6 +15,7 @@ from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
 from unhang.analyze.trees import last_name
 from unhang.fix.agreed import agree_on, answer_alike, is_collective, modules, order_alike, root_alike
+from unhang.fix.alike import one_mask, one_score, skip_the_step
 from unhang.fix.hoist import hoist
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, called, calls_in, dotted, holds, unified
 from unhang.fix.rounds import after_the_round, even_rounds, same_rounds
@@ -151,6 +152,10 @@ def _change(finding: Finding) -> Change:
             return answer_alike
         case "rank-exited-early", "rank-exited-early" if finding.condition and _is_to_end_together(finding):
             return partial(_agree, to_end=True)
+        case "user-exception", "user-exception" if finding.condition:
+            return _leave_out
+        case "filesystem-race", _ if finding.fixes and not finding.fixes[0].does:
+            raise NoDiff("more than one line has to change: see what to do in the report")
         case "unused-parameters", _:
             return lambda program, f, _: find_unused(program, f)
         case "collective-order-race", _:
@@ -204,8 +209,19 @@ def _one_order(program: Program, finding: Finding, backend: str) -> Said:
 
 
 def _agree(program: Program, finding: Finding, backend: str, to_end: bool = False) -> Said:
+    gate = finding.condition
+    assert gate is not None
+    for change in (skip_the_step,) if to_end else (one_mask, one_score):
+        if (says := change(program, gate, finding, backend)) is not None:
+            return says
+    return agree_on(program, gate, finding, backend, to_end)
+
+
+def _leave_out(program: Program, finding: Finding, backend: str) -> Said:
     assert finding.condition is not None
-    return agree_on(program, finding.condition, finding, backend, to_end)
+    if (says := skip_the_step(program, finding.condition, finding, backend)) is None:
+        raise NoDiff(_WHY_NOT["user-exception"])
+    return says
 
 
 def _is_to_end_together(finding: Finding) -> bool:

@@ -18,6 +18,20 @@ def {name}(holds{parameter}):
     return flag.item() > 0
 '''
 ANY_RANK = AGREED.replace("every rank", "at least one rank").replace("MIN", "MAX")
+ON_ALL = '''\
+def {name}(mask{parameter}):
+    """The same mask on every rank: it holds where it does on all of them."""
+    everywhere = mask.to({torch}.uint8)
+    {dist}.all_reduce(everywhere, op={dist}.ReduceOp.MIN{group})
+    return everywhere.bool()
+'''
+MEAN = '''\
+def {name}(value{parameter}):
+    """The mean over all ranks, the same on each."""
+    total = {torch}.tensor([float(value), 1.0]{device})
+    {dist}.all_reduce(total{group})
+    return (total[0] / total[1]).item()
+'''
 FROM_ONE = '''\
 def {name}(value):
     """What rank {rank} has, on every rank."""
@@ -58,6 +72,8 @@ def {name}(values{parameter}):
 _NAMES = {
     AGREED: "agreed",
     ANY_RANK: "any_rank",
+    ON_ALL: "on_all_ranks",
+    MEAN: "mean_of_ranks",
     IN_STEP: "in_step",
     MOST: "most_of_all",
     OF_ALL: "of_all_ranks",
@@ -165,7 +181,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     line = finding.location.line if finding.location and is_here else 0
     if (value := _value_of(program, gate)) is not None:
         return _agree_on_value(program, value, finding, backend)
-    node, is_opposite = _test_of(program, gate)
+    node, is_opposite = test_of(program, gate)
     is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
@@ -252,7 +268,7 @@ def _counts_on_some(program: Program, test: ast.expr) -> str:
     return ""
 
 
-def _test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.While, bool]:
+def test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.While, bool]:
     """The statement with the condition, and whether the line runs where its test is false."""
     tests = [
         n

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze.framework_loops import ASKS
 from unhang.analyze.trees import last_name
-from unhang.fix.program import NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
+from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
 
-_EXCHANGES = re.compile(
+EXCHANGES = re.compile(
     r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce|full_tensor|redistribute"
 )
 _REQUESTS = re.compile(r"save|checkpoint|evaluat|validat|export|snapshot|report", re.IGNORECASE)
-_TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
+TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
 # Such a round is bad: no rank can use it.
 _IS_BAD = re.compile(r"nan|inf$|isinf|finite|bad|overflow|corrupt|invalid|error|fail|broken", re.IGNORECASE)
 # What takes a list without items.
@@ -66,7 +66,7 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
 def _is_request(node: ast.If, runs: Sequence[ast.stmt]) -> bool:
     """Whether a rank wants something of all that is no step of the training, a save or an evaluation, and that any of them can make."""
     made = {called(c) for s in runs for c in calls_in(s)}
-    is_request = any(map(_REQUESTS.search, made)) and not made & {*_TRAINS}
+    is_request = any(map(_REQUESTS.search, made)) and not made & {*TRAINS}
     return is_request and not _asks_if_there(node.test) and not takes_what_it_finds(node)
 
 
@@ -147,7 +147,7 @@ def _behind(program: Program, node: ast.If) -> list[ast.stmt]:
 def _holds_exchange(statements: Sequence[ast.stmt], line: int) -> bool:
     """Whether the line is an exchange in these statements, and they hold no step of the training."""
     made = [c for s in statements for c in calls_in(s)]
-    if any(called(c) in _TRAINS for c in made):
+    if any(called(c) in TRAINS for c in made):
         return False
     return any(c.lineno <= line <= (c.end_lineno or 0) for s in statements for c in _exchanges(s))
 
@@ -155,11 +155,11 @@ def _holds_exchange(statements: Sequence[ast.stmt], line: int) -> bool:
 def has_exchange(statements: Sequence[ast.stmt]) -> bool:
     """Whether statements make calls with other ranks, or a step of the training."""
     made = [c for s in statements for c in calls_in(s)]
-    return any(called(c) in _TRAINS or _EXCHANGES.fullmatch(called(c)) for c in made)
+    return any(called(c) in TRAINS or EXCHANGES.fullmatch(called(c)) for c in made)
 
 
 def _exchanges(statement: ast.stmt) -> Iterator[ast.Call]:
-    return (c for c in calls_in(statement) if _EXCHANGES.fullmatch(called(c)))
+    return (c for c in calls_in(statement) if EXCHANGES.fullmatch(called(c)))
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -213,6 +213,7 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
     if _asks_if_there(test):
         return False
     device = ', device="cuda"' if "nccl" in backend else ""
+    _count_those_that_have(program, runs)
     if not (name := _emptied(test)):
         return bool(_asks_for_size(test))
     for node in (n for s in runs for n in ast.walk(s) if dotted(n) == name and n in program.parents):
@@ -230,6 +231,35 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
                 f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there"
             )
     return True
+
+
+_OF_SOME = ("mean", "max", "min", "median", "std", "var", "amax", "amin")
+
+
+def _count_those_that_have(program: Program, runs: Sequence[ast.stmt]) -> None:
+    """Lets a mean over the ranks' means leave out the ranks that have nothing, whose own mean is no number.
+
+    Raises:
+        NoDiff: what is exchanged is a mean, or a largest item, of nothing, and is used in another way.
+    """
+    for call in (c for s in runs for c in _exchanges(s)):
+        given = {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+        sets = [
+            n.value
+            for s in runs
+            for n in ast.walk(s)
+            if isinstance(n, ast.Assign) and given & set(map(dotted, n.targets))
+        ]
+        inner = [called(c) for value in (*call.args, *sets) for c in ast.walk(value) if isinstance(c, ast.Call)]
+        if not any(name in _OF_SOME for name in inner):
+            continue
+        above = program.parents[call]
+        if not isinstance(above, ast.Attribute) or above.attr != "mean" or not set(inner) & {"mean"}:
+            raise NoDiff(
+                f"line {call.lineno} exchanges a mean or a largest item, which a rank that has none cannot give"
+            )
+        end = program.end(above)
+        program.edits.append(Edit(end - len("mean"), end, "nanmean"))
 
 
 def _asks_for_size(test: ast.expr) -> bool:

@@ -23,6 +23,7 @@ from unhang.fix.agreed import (
     reached_by_all,
     take_from_one,
 )
+from unhang.fix.alike import by_one_score
 from unhang.fix.direction import give_zeros, gradient_guard, has_exchange, is_guarded
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, binds, called, calls_in, dotted, holds
 from unhang.model import Finding
@@ -182,6 +183,8 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
     if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
         raise NoDiff(f"a `continue` before line {line} may lead past the test")
     is_head = loop is node
+    if not is_head and (says := by_one_score(program, node, finding, backend)) is not None:
+        return says
     is_done = not is_head and _asks_for_all(node.test)
     put_around(program, AGREED if is_head or is_done else ANY_RANK, node.test, finding, backend)
     when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"

@@ -13,7 +13,7 @@ from unhang.analyze.framework_settings import made_anew, skipped_part
 from unhang.analyze.may_differ import is_drawn
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
-from unhang.analyze.source import Condition, handles_signal, nodes_around
+from unhang.analyze.source import Condition, handles_signal, nearest, nodes_around
 from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import LOOK, NO_HELP
@@ -82,7 +82,7 @@ def fixes_of(
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         remedies = (read,) if read else _for_every_rank(_where(frame), condition)
     else:
-        shown = _blank_input(frame, condition, made) if frame is not None else None
+        shown = (_blank_input(frame, condition, made) or _synced_each_step(frame, made)) if frame is not None else None
         shown = shown or (of_monitor(unsynced_metric(frame, condition.test)) if frame is not None else None)
         remedies = (shown or decided_together(frame, condition),)
     return (*remedies, LONGER_TIMEOUT)
@@ -110,6 +110,18 @@ def on_every_way(own: Frame, gate: Condition, who: str, theirs: Frame | None) ->
         f"# {w.line_at(gate.path, gate.line)}: where it leads past {_where(own)}, on {who}, in front of that way out\n{call}\n"
         f"# or, for all ranks, one call in place of the two: at the place where {_where(theirs)} is",
         verify=CLEAN,
+    )
+
+
+def _synced_each_step(frame: Frame, made: Sequence[Frame]) -> Fix | None:
+    """For a metric that brings its states together each time that a rank calls it: so it is asked for only where all ranks call it alike."""
+    is_metric = any("/torchmetrics/" in f.file for f in made)
+    asked = asked_by(str(Path(frame.file).parent), "dist_sync_on_step") if is_metric else None
+    if asked is None:
+        return None
+    return edit(
+        "Let the metric bring the ranks together in compute() alone, not each time that a rank calls it",
+        f"# {w.spot(asked)}: take out dist_sync_on_step=True. What a call of the metric returns is then this rank's own; compute() is that of all ranks, as before",
     )
 
 
@@ -184,6 +196,8 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
         )
     asked = text.replace("is not None", "") if text.startswith("not (") else text
     has_something = bool(_HAS_SOMETHING.search(asked)) and not _IS_BAD.search(text)
+    if has_something and frame is not None and (shown := _sum_and_count(frame, condition)) is not None:
+        return shown
     way, then = (
         ("MAX", "also on a rank that has nothing: it gives an empty tensor, or zeros")
         if has_something
@@ -199,6 +213,28 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
         f"if flag.item() > 0: ...   # {then}",
         verify=f"{AGAIN}: all ranks pass this line",
         does="decide together",
+    )
+
+
+def _sum_and_count(frame: Frame, condition: Condition) -> Fix | None:
+    """For a mean that only ranks with some items exchange: each gives sum and count, and those without give zero."""
+    gate = nearest(condition.path, condition.line, ast.If)
+    calls = [c for s in (gate.body if gate is not None else ()) for c in ast.walk(s) if isinstance(c, ast.Call)]
+    means = {
+        ast.unparse(c.func.value)
+        for c in calls
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "mean" and not c.args
+    }
+    if len(means) != 1 or not any(ast.unparse(c.func).endswith("all_reduce") for c in calls):
+        return None
+    name = means.pop()
+    return edit(
+        f"Let every rank give the sum and the count of `{name}`, and divide then: a rank that has none gives zeros",
+        f"# {_where(frame)}: in front of `if {condition.text}`, on every rank; `{name}` may have no items\n"
+        f"both = torch.stack([{name}.sum(), {name}.new_tensor(float({name}.numel()))])\n"
+        "dist.all_reduce(both)\n"
+        "mean = (both[0] / both[1].clamp(min=1)).item()   # of all ranks: no division by their number any more\n"
+        f"# and in place of the block of `if {condition.text}`, what it does with the mean, if both[1] > 0",
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from unhang.analyze import given_back, host_waits, locks, outside_waits, own_threads, polling
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import endless_loop, loop_around
+from unhang.analyze.source import endless_loop, function_at, loop_around
 from unhang.analyze.trees import line_text
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.findings import LIMIT, LOOK
@@ -309,14 +310,19 @@ def without_its_server(evidence: RankEvidence, frame: Frame | None) -> Fix | Non
     )
 
 
+_DRAWS = re.compile(r"/(?:random|numpy)[/.]|/torch/(?:_tensor|functional)\.py$")
 # Nobody else of the worker's process is there to end such a wait.
 _IS_TOLD = re.compile(r"\.(?:wait|acquire|recv)\(\)(?=\s*(?:#|$))")
 
 
-def of_worker(place: Frame | None, otherwise: Frame | None) -> tuple[str, Mapping[str, object]]:
-    """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands."""
+def of_worker(
+    place: Frame | None, otherwise: Frame | None, frames: Sequence[Frame] = ()
+) -> tuple[str, Mapping[str, object]]:
+    """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands; `frames`: all of the worker's."""
     if inherited := fresh_lock(place):
         return "fresh lock", inherited
+    if searched := _search_of_item(frames):
+        return ("usable items" if searched["draws_item"] else "next item"), searched
     if bound := bound_item(place or otherwise):
         return "bound the item", bound
     text = line_text(place.file, place.line) if place is not None else ""
@@ -343,6 +349,30 @@ def bound_item(place: Frame | None) -> Mapping[str, object]:
     if place is None or loop is None:
         return {}
     return {"loop_at": w.line_at(place.file, loop.lineno), "item_of": place.function}
+
+
+def _search_of_item(frames: Sequence[Frame]) -> Mapping[str, object]:
+    """The words of the fix for a worker that looks in a `while` for a part of one item of a map-style data set; nothing where it waits, or does something else."""
+    own = user_frames(frames)
+    if not own or (frames[0] != own[0] and not _DRAWS.search(frames[0].file)):
+        return {}
+    found = next(((f, n) for f in own if isinstance(n := loop_around(f.file, f.line), ast.While)), None)
+    gives = next((f for f in own if f.function == "__getitem__"), None)
+    function = function_at(gives.file, gives.line) if gives is not None else None
+    if (
+        found is None
+        or gives is None
+        or function is None
+        or len(function.args.args) != 2
+        or own.index(found[0]) > own.index(gives)
+    ):
+        return {}
+    at, loop = found
+    return {
+        "loop_at": w.line_at(at.file, loop.lineno), "item_of": at.function,
+        "gives_at": w.line_at(gives.file, function.lineno), "index": (index := function.args.args[1].arg),
+        "draws_item": any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id == index for n in ast.walk(loop)),
+    }  # fmt: skip
 
 
 def timer_off(s: Situation) -> Mapping[str, object]:

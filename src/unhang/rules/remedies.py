@@ -23,6 +23,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_lost_dimension, of_monitor
+from unhang.rules.repairs import of_parts, of_resumed
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE = f"{AGAIN}: all ranks make the same calls"
@@ -64,6 +65,8 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return Remedy((kept,))
     if d.location is not None and (outputs := _of_outputs(d, str(Path(d.location.file).parent))) is not None:
         return outputs
+    if (shown := of_parts(d) or of_resumed(d)) is not None:
+        return Remedy((shown,))
     if d.in_library is not None and d.location is not None:
         return _of_library(d, str(Path(d.location.file).parent))
     return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)

@@ -163,6 +163,26 @@ def _leaves(source: str) -> Later:
     return make_case({3: [*_LOOP, "barrier@main:8 !"], **others}, source=source)
 
 
+# An epoch of steps, after which patience may be over: the others are in a later epoch of the loop that one has left.
+_EPOCHS_OF_STEPS = """def main():
+    for epoch in range(epochs):
+        for step in range(12):
+            loss = model(batch)
+            loss.backward()
+        if stopper.step(validate(model)):
+            break
+    dist.barrier()
+"""
+
+
+def _behind_the_epochs() -> Later:
+    """Rank 2 left the outer loop in epoch 4, the others have begun epoch 5."""
+    made = ["all_reduce[8]@main:5"] * 3
+    calls = {2: [*made, "barrier@main:8 !"], **{r: [*made, "all_reduce[8]@main:5 !"] for r in range(2)}}
+    stacks = {2: "main:8 epoch=4 step=11", **dict.fromkeys(range(2), "main:5 epoch=5 step=0")}
+    return make_case(calls, world=3, source=_EPOCHS_OF_STEPS, stacks=stacks)
+
+
 # Line 6 makes the call, line 7 the barrier; which shards a rank has hangs on its number.
 _SHARDS = """def main(rank, world):
     for name in shards_of(rank, world):
@@ -421,6 +441,7 @@ CASES = {
             cause="rank-exited-early",
         ),
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
+        Fires(_behind_the_epochs(), (2,), 6, cause="code-divergence"),
         Fires(_two(_STOPS), (1,), 5, cause="code-divergence"),  # the one that stopped
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_COUNTS), (3,), 2),
@@ -474,6 +495,14 @@ CASES = {
                 exits={3: ended("exit", 0)},
             ),
             "what the others wait in, though it is in the loop, is no call that the rank ever made there",
+        ),
+        Quiet(
+            make_case(
+                {3: _LOOP, **{r: [*_LOOP, "all_reduce[8]@main:4 !"] for r in range(3)}},
+                source=_SOURCE,
+                exits={3: ended("exit", 2)},
+            ),
+            "it ended with an exit code that says that it failed: its data had not run out",
         ),
         Quiet(_pipe(), "the receiver is behind the loop, and never took part in it"),
         Quiet(_stages("main:6"), "each role is in its own loop, and one is late"),

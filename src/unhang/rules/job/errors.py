@@ -41,7 +41,7 @@ from unhang.rules.failure import (
     text_of,
 )
 from unhang.rules.host_waits import end_the_thread
-from unhang.rules.known_repairs import of_allocation, of_error
+from unhang.rules.known_repairs import of_allocation
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
     found_in,
@@ -55,6 +55,7 @@ from unhang.rules.log_lines import (
     ranks_of_devices,
     ranks_of_pids,
 )
+from unhang.rules.repairs import of_exception, of_moved
 
 _WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading", "work.saving"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
@@ -110,9 +111,8 @@ def filesystem_race(s: Situation) -> Found | None:
         error = first.error
         words = {"head": first.head, "file": error.file, "bytes": error.file_bytes}
         return found_at_first(s, first, 0.88, words, say="half", fixes=("whole", "wait"))
-    return found_at_first(
-        s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=_of_path(first.head)
-    )
+    fixes = tuple(filter(None, (of_moved(first.error.frames),))) + _of_path(first.head)
+    return found_at_first(s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=fixes)
 
 
 _TIME_STAMP = re.compile(r"(?<!\d)20\d{6}[-_T.]?\d{4,6}(?!\d)|(?<!\d)20\d\d-\d\d-\d\d[-_T ]\d\d|(?<!\d)1\d{9}(?!\d)")
@@ -262,8 +262,9 @@ def user_exception(s: Situation) -> Found | None:
         return None
     words = {"type": first.error.type, "head": first.head}
     said = replace(first.error, message=_SAYS_FORKED) if is_forked else first.error
-    fixes = (of_error(said, first.frame) or "mend", "no timeout")
-    found = _lost(s, first) or found_at_first(s, first, confidence, words, say="raised", fixes=fixes)
+    fixes, gate = of_exception(said, first.frame)
+    more = {"say": "raised", "fixes": (*fixes, "no timeout"), "condition": gate}
+    found = _lost(s, first) or found_at_first(s, first, confidence, words, **more)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
 

@@ -35,6 +35,7 @@ from unhang.rules.late import (
     works_first,
 )
 from unhang.rules.log_lines import is_line_of, only_rank, quote
+from unhang.rules.repairs import of_limit
 from unhang.rules.wording import both
 
 _STARTS_WORKERS = (
@@ -70,7 +71,9 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             is_start = _starts_workers(s, late)
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
-            helps, more = ("", {}) if is_start else of_worker(place, late.activity.frame)
+            helps, more = (
+                ("", {}) if is_start else of_worker(place, late.activity.frame, workers[0].frames if workers else ())
+            )
             fixes = _STARTS_FIXES if is_start else (helps, "fail first")
             words = {
                 "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
@@ -161,7 +164,9 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
                 words["at"] = w.at(first.frame)
             elif block is not None and block != late.activity.frame:
                 words["at"] = f"{w.at(block)}, now{w.at(late.activity.frame)},"
-            found = found_late(s, late, 0.92, words, say="first" if first else "late")
+            limit = of_limit(first.frame) if first and RANK_ZERO_FIRST.search(first.test) else None
+            fixes = (limit, "share") if limit else None
+            found = found_late(s, late, 0.92, words, say="first" if first else "late", fixes=fixes)
             yield replace(found, location=block) if block else found
 
 

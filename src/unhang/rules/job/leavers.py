@@ -38,6 +38,7 @@ from unhang.rules.failure import found_at_failures, left_before, name_or
 from unhang.rules.framework_advice import of_asked_ahead, of_stop
 from unhang.rules.log_lines import found_in
 from unhang.rules.remedies import of_handled
+from unhang.rules.repairs import of_not_finite
 
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
 _TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
@@ -61,11 +62,8 @@ def rank_exited_early(s: Situation) -> Found | None:
     if first is not None and first.rank != leaver.rank and not left_before(s, first):
         return None
     before = leaving.ended_before(s)
-    if (
-        leaving.made_other_rounds(s)
-        or leaving.ended_after_error(s) is not None
-        or (before is not None and before.shows_a_call)
-    ):
+    is_other = leaving.made_other_rounds(s) or leaving.ended_after_error(s) is not None
+    if is_other or (before is not None and before.shows_a_call):
         return None
     end = leaver.exit
     assert end is not None
@@ -79,7 +77,8 @@ def rank_exited_early(s: Situation) -> Found | None:
     if before is not None:
         found = _with_the_call(found, before, is_sure)
     gate = _gate_of(s, end)
-    return replace(found, condition=gate_of(gate)) if gate is not None else found
+    begins = of_not_finite(w.own_line(end.frames), gate.test) if gate is not None else ()
+    return replace(found, condition=gate_of(gate), fixes=(*begins, *(found.fixes or ())))
 
 
 def _gate_of(s: Situation, end: ProcessExit) -> Condition | None:

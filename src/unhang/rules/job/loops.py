@@ -22,6 +22,7 @@ from unhang.analyze.loop_heads import (
 )
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import CountedApart, LeftLoop, counted_apart, ran_out, rounds_of
+from unhang.analyze.shared_state import list_of_calls
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
@@ -34,6 +35,7 @@ from unhang.rules.advice import call_first
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_gone
 from unhang.rules.remedies import fail_together
+from unhang.rules.repairs import of_list
 
 _ALL_ALIKE = {"skipped": "together", "past": "skip together", "left early": "leave together"}
 _EVEN = ("agree", "join", "even")
@@ -103,6 +105,12 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     if is_data:
         return found
     stayed = d.reference_call if is_stayer else d.odd_call
+    many = list_of_calls(stayed.frames or ())
+    if many is not None and (is_data is False or many.is_chosen):
+        told = {"confidence": min(found.confidence, 0.88), "fixes": (of_list(many),)}
+        return _retold(
+            _but_the_loop(found), "list", {"line": w.place(many.at), "call": many.call}, many.at, "list", **told
+        )
     if (anew := begun_anew(stayed.frames or (), left, loop.frame, loop.header, is_data is False)) is not None:
         return _done_anew(found, anew)
     way = way_out_of(s.case, stay, left, loop.leavers)

@@ -1,0 +1,196 @@
+"""First fixes that the program itself shows: where a number begins to be none, what a label stands for, what only some ranks have set, what all of them move."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from unhang.analyze import shared_state
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.finite import asks_for_finite, origin_in, raised_for
+from unhang.analyze.source import around
+from unhang.model import Fix, Frame, Gate, RaisedError, user_frames
+from unhang.rules import wording as w
+from unhang.rules.advice import gate_of
+from unhang.rules.base import CLEAN, edit
+from unhang.rules.known_repairs import of_error
+
+_OF_A_LABEL = re.compile(r"Target (-?\d+) is out of bounds")
+_UNSET = re.compile(r"'(\w+)' object has no attribute '(\w+)'")
+
+
+def of_exception(error: RaisedError, frame: Frame | None) -> tuple[tuple[str | Fix, ...], Gate | None]:
+    """What mends an exception, by the program, else by what is known of the message; and the test of a number that is none, for which the program raised it."""
+    if frame is not None and raised_for(frame):
+        check = around(frame).conditions[-1]
+        return (*of_not_finite(frame, check.test), "mend"), gate_of(check)
+    shown = (of_label(error, frame) or of_unset(error, frame) or of_one_item(error)) if frame is not None else None
+    return (shown or of_error(error, frame) or "mend",), None
+
+
+def of_label(error: RaisedError, frame: Frame) -> Fix | None:
+    """For a label that the program itself puts where there is none: the loss is to leave it out."""
+    found = _OF_A_LABEL.search(error.text)
+    label = shared_state.label_set(str(Path(frame.file).parent), int(found[1])) if found else None
+    loss = shared_state.loss_at(frame) if label is not None else None
+    if found is None or label is None or loss is None:
+        return None
+    counted = shared_state.counts_labels(str(Path(frame.file).parent))
+    counts = (
+        f"\n# {w.spot(counted[0])} counts by label: leave items of label {found[1]} out there, too" if counted else ""
+    )
+    return edit(
+        f"Leave the label {found[1]} out of the loss: it is no class, the program sets it where an item has none ({w.spot(label)})",
+        f"# {w.spot(loss.at)}, in place of `{loss.text}`\n{loss.ignores(found[1])}{counts}",
+        verify=CLEAN,
+    )
+
+
+def of_unset(error: RaisedError, frame: Frame) -> Fix | None:
+    """For an attribute that is set on some ranks alone: all are to set it, or to get it."""
+    found = _UNSET.search(error.text) if error.type.endswith("AttributeError") else None
+    sets = shared_state.set_by_some(str(Path(frame.file).parent), found[1], found[2]) if found else None
+    if found is None or sets is None:
+        return None
+    name = f"self.{found[2]}"
+    if sets.function == "prepare_data":
+        body = "\n".join(sets.needs)
+        return edit(
+            f"Set `{name}` in setup(), which runs on every rank: prepare_data() runs on the first rank of a node alone",
+            f"# {w.line_at(sets.at.file, sets.setup)}: at the head of setup(), with what it needs; what prepare_data() writes to disk stays there\n{body}",
+            verify=CLEAN,
+        )
+    return edit(
+        f"Give `{name}` to every rank: it is set only if `{sets.test}`",
+        f"# {w.spot(sets.at)}: behind the `if` of line {sets.gate}, one level further left, on every rank\n"
+        f"box = [getattr(self, {found[2]!r}, None)]\n"
+        f"dist.broadcast_object_list(box, src=0)   # rank 0 has it\n{name} = box[0]",
+        verify=CLEAN,
+    )
+
+
+def of_one_item(error: RaisedError) -> Fix | None:
+    """For a batch of one item, on which BatchNorm can not train: the loop over the loader gives it twice, so that no rank has fewer batches."""
+    found = (
+        shared_state.batch_of(user_frames(error.frames))
+        if "Expected more than 1 value per channel" in error.text
+        else None
+    )
+    if found is None:
+        return None
+    names, at = found.names, found.at
+    twice = ", ".join(f"torch.cat([{name}, {name}])" for name in names)
+    return edit(
+        "Give a batch of one item twice: BatchNorm can not train on one value, and all ranks keep as many batches",
+        f"# {w.spot(at)}, in front of this line, on every rank\nif len({names[0]}) == 1:\n    {', '.join(names)} = {twice}\n"
+        "# or drop_last=True of the loader, but only where all ranks have as many items: else some have a batch less",
+        verify=CLEAN,
+    )
+
+
+def of_moved(frames: Sequence[Frame]) -> Fix | None:
+    """For a path that all ranks move or remove: whoever is first takes it from those that still write or read there."""
+    found = shared_state.moved_by_all(user_frames(frames))
+    if found is None:
+        return None
+    body = "\n".join(f"    {line}" for line in found.whole.splitlines())
+    return edit(
+        f"Let one rank do `{found.call}`, when all have written: every rank comes to it, and the first one takes the path from the others",
+        f"# {w.spot(found.at)}, in place of the statement there, on every rank\n"
+        f"dist.barrier()   # all have written\nif dist.get_rank() == 0:\n{body}\ndist.barrier()   # nobody goes on before it is there",
+        verify=CLEAN,
+    )
+
+
+def of_not_finite(frame: Frame | None, test: ast.expr) -> tuple[Fix, ...]:
+    """For a test of a number that is none: where that may begin."""
+    is_asked = frame is not None and asks_for_finite(test)
+    origin = origin_in(str(Path(frame.file).parent)) if frame is not None and is_asked else None
+    if origin is None:
+        return ()
+    return (
+        edit(
+            f"Bound `{origin.of}`: where it is zero, the loss is no number",
+            f"# {w.spot(origin.at)}, in place of `{origin.text}`\n{origin.safe}",
+            verify=CLEAN,
+        ),
+    )
+
+
+def of_limit(frame: Frame) -> Fix | None:
+    """For work that the first rank does in a block of a library, at which the others wait to the limit of the group: the program sets it, too short."""
+    limit = shared_state.limit_set(str(Path(frame.file).parent))
+    if limit is None:
+        return None
+    return edit(
+        f"Give the group a limit that is longer than the work: the others wait for it to the limit of {w.spot(limit.at)}",
+        f"# {w.spot(limit.at)}, in place of `{limit.text}`\n{limit.longer}   # rank 0 is at work; or do that work before the group is made",
+        verify=CLEAN,
+    )
+
+
+def of_list(found: shared_state.ListOfCalls) -> Fix:
+    """For a list that is gathered item by item, of which the ranks have different numbers."""
+    return edit(
+        f"Gather the list in one call: `{found.call}` makes one for each item, and the ranks have not as many",
+        f"# {w.spot(found.at)}, in place of `{found.text}`, on every rank\n"
+        f"from accelerate.utils import gather_object\n{found.joined}   # the items of all ranks in one list, however many each has",
+    )
+
+
+_EVALUATES, _TRAINS = "/loops/evaluation_loop.py", "/loops/training_epoch_loop.py"
+
+
+def of_parts(d: Divergence) -> Fix | None:
+    """For ranks of which some have come to an evaluation in Lightning, as a setting is a part of a loader that is not as long on all ranks."""
+    sides = [[f.file for f in c.frames or ()] for c in (d.odd_call, d.reference_call)]
+    evaluates = [any(file.endswith(_EVALUATES) for file in side) for side in sides]
+    is_in_epoch = all(
+        any(file.endswith(_TRAINS) for file in side) or own for side, own in zip(sides, evaluates, strict=True)
+    )
+    found = shared_state.part_of_loader(_folder(d)) if sum(evaluates) == 1 and is_in_epoch else None
+    if found is None:
+        return None
+    title = f"Give every rank as many batches: `{found.text}` ({w.spot(found.at)}) is a part of each rank's own loader, and these are not as long"
+    if found.made is None:
+        name, _, part = found.text.partition("=")
+        return edit(
+            title,
+            f"# {w.spot(found.at)}, in place of `{found.text}`; least: the batches of the rank with the fewest\n"
+            f"{name}=int({part} * least)   # a whole number of batches, the same on every rank"
+            + ("" if name == "limit_train_batches" else "\nlimit_train_batches=least"),
+        )
+    return edit(
+        title,
+        f"# {w.spot(found.made)}, in train_dataloader(), on every rank\ndata = {found.data}\n"
+        "sizes = [None] * torch.distributed.get_world_size()\n"
+        "torch.distributed.all_gather_object(sizes, len(data))\n"
+        "data = torch.utils.data.Subset(data, range(min(sizes)))   # as many as the rank with the fewest has\n"
+        f"return {found.loader}",
+    )
+
+
+def of_resumed(d: Divergence) -> Fix | None:
+    """For ranks of which some train and others evaluate in a Trainer that goes on from what each rank has found."""
+    sides = [{f.function for f in c.frames or () if "/transformers/" in f.file} for c in (d.odd_call, d.reference_call)]
+    is_apart = [side & {"training_step", "evaluation_loop"} for side in sides]
+    found = (
+        shared_state.resumes_from(_folder(d)) if is_apart[0] and is_apart[1] and is_apart[0] != is_apart[1] else None
+    )
+    if found is None:
+        return None
+    at, name = found
+    return edit(
+        f"Let all ranks go on from one checkpoint: `{name}` is what each finds for itself, and they are at different steps",
+        f"# {w.spot(at)}, in front of this line, on every rank\n"
+        "found = [None] * torch.distributed.get_world_size()\n"
+        f"torch.distributed.all_gather_object(found, os.path.basename(str({name})) if {name} else None)\n"
+        f"{name} = {name} if all(found) and len(set(found)) == 1 else None   # else all begin anew\n"
+        "# and TrainingArguments(..., save_on_each_node=True), or an output_dir that all nodes see: else one node alone has checkpoints",
+    )
+
+
+def _folder(d: Divergence) -> str:
+    return str(Path(d.location.file).parent) if d.location is not None else ""
