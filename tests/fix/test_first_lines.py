@@ -57,4 +57,5 @@ def test_a_job_that_runs_is_told_of_in_the_present() -> None:
 def test_they_speak_plainly() -> None:
     """Of what a reader must not meet in a first line: the names of signals as numbers, empty or double words, unfilled slots."""
     for line in first_lines().splitlines():
-        assert not re.search(r"\bsignal \d|\{\w+\}|  \S+  |\b(\w+) \1\b(?! of)|\(\)\(|None\b", line.strip()), line
+        said = re.sub("`[^`]*`", "``", line)  # but for lines of the program
+        assert not re.search(r"\bsignal \d|\{\w+\}|  \S+  |\b(\w+) \1\b(?! of)|\(\)\(|None\b", said.strip()), line

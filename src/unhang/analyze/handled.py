@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.callpath import Path, is_same_function, user_path
+from unhang.analyze.failures import is_communication_error
+from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, condition_of, function_at, nearest, nodes_around, surroundings
 from unhang.analyze.trees import blocks_of, covers, inside, last_name, parameters_of, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
@@ -166,3 +168,35 @@ def _before(frame: Frame) -> ast.stmt | None:
             if at:
                 return block[at - 1] if isinstance(block[at - 1], ast.Assign | ast.Expr) else None
     return None
+
+
+def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
+    """The first exception that one of the ranks handled before it parted from its peers, apart from transport errors.
+
+    Not one that was handled beside the way to the call (a sample that cannot be read, say), where a condition on the data leads
+    past that: this is then where they part.
+    """
+    found, d = handled_before(s, ranks), s.divergence
+    if d is not None and d.skipped and d.has_majority and d.made_by_data == d.reference:
+        found = [
+            e for e in found if e.handler is None or any(passes(p, e.handler) for p in (d.reference_path, d.odd_path))
+        ]
+    return min(found, key=lambda e: e.time_ns, default=None)
+
+
+def handled_before(s: Situation, ranks: Sequence[int]) -> list[RaisedError]:
+    """The exceptions that the ranks handled before they parted from their peers, apart from transport errors."""
+    handled = [error for rank in ranks if rank in s.case.ranks for error in s.case.ranks[rank].handled]
+    return [error for error in handled if not is_communication_error(error) and came_before(s, error)]
+
+
+def passes(path: Path, frame: Frame) -> bool:
+    """Whether a path leads through the function of a frame."""
+    return any(is_same_function(f, frame) for f in path)
+
+
+def came_before(s: Situation, error: RaisedError) -> bool:
+    """Whether the exception came before the difference, and from the user's code rather than from a probe in a library."""
+    d = s.divergence
+    limit = max(d.odd_call.created_ns, d.reference_call.created_ns) if d else 0
+    return bool(user_frames(error.frames)) and (not limit or error.time_ns <= limit)

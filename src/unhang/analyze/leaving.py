@@ -13,6 +13,7 @@ from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.handled import passes, swallowed_by
 from unhang.analyze.open_calls import all_meet_by_files
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.polling import asks_store
@@ -186,26 +187,6 @@ def destroyed_before(s: Situation) -> tuple[int, PendingCall, WaitEdge] | None:
     return None
 
 
-def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
-    """The first exception that one of the ranks handled before it parted from its peers, apart from transport errors.
-
-    Not one that was handled beside the way to the call (a sample that cannot be read, say), where a condition on the data leads
-    past that: this is then where they part.
-    """
-    found, d = handled_before(s, ranks), s.divergence
-    if d is not None and d.skipped and d.has_majority and d.made_by_data == d.reference:
-        found = [
-            e for e in found if e.handler is None or any(passes(p, e.handler) for p in (d.reference_path, d.odd_path))
-        ]
-    return min(found, key=lambda e: e.time_ns, default=None)
-
-
-def handled_before(s: Situation, ranks: Sequence[int]) -> list[RaisedError]:
-    """The exceptions that the ranks handled before they parted from their peers, apart from transport errors."""
-    handled = [error for rank in ranks if rank in s.case.ranks for error in s.case.ranks[rank].handled]
-    return [error for error in handled if not is_communication_error(error) and _matters(s, error)]
-
-
 def ended_after_error(s: Situation) -> tuple[int, RaisedError] | None:
     """A rank that others wait for and that came to its end, led there by an exception that it handled after its last call with them.
 
@@ -304,18 +285,6 @@ def other_transfers(s: Situation) -> LeftTransfers | None:
         return found
     is_its_own = caught.ranks == (found.other.rank,) and caught.error.time_ns >= found.other.since_ns > 0
     return None if is_its_own else found
-
-
-def passes(path: Path, frame: Frame) -> bool:
-    """Whether a path leads through the function of a frame."""
-    return any(is_same_function(f, frame) for f in path)
-
-
-def _matters(s: Situation, error: RaisedError) -> bool:
-    """Whether the exception came before the difference, and from the user's code rather than from a probe in a library."""
-    d = s.divergence
-    limit = max(d.odd_call.created_ns, d.reference_call.created_ns) if d else 0
-    return bool(user_frames(error.frames)) and (not limit or error.time_ns <= limit)
 
 
 def exhausted_by(s: Situation, d: Divergence) -> tuple[int | None, str] | None:

@@ -11,6 +11,7 @@ from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence, library_tests
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.framework_settings import hidden_forward
+from unhang.analyze.handled import handled_before, swallowed_by
 from unhang.analyze.overtaking import line_passed
 from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import differing, is_split_by, started_ns
@@ -44,12 +45,7 @@ def rank_dependent_collective(s: Situation) -> Found | None:
         return None if leaving.made_other_rounds(s) else _call_of_some(s)
     if d.left_loop or order.is_of_size_alone(s, d) or order.is_dispatch_race(d) or order.is_thread_race(s, d):
         return None
-    if (
-        leaving.swallowed_by(s, d.odd)
-        or leaving.exhausted_by(s, d)
-        or left_framework(s)
-        or leaving.parted_with_exception(s)
-    ):
+    if swallowed_by(s, d.odd) or leaving.exhausted_by(s, d) or left_framework(s) or leaving.parted_with_exception(s):
         return None
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
@@ -383,7 +379,7 @@ def _evidence(s: Situation, d: Divergence) -> Iterator[EvidenceLine]:
         taken, other = (d.fork.right, d.location) if d.skipped else (d.location, d.fork.left)
         yield from w.code_line(taken, f"rank {d.odd[0]} source")
         yield from w.code_line(other, f"rank {d.reference[0]} source")
-        for error in sorted(leaving.handled_before(s, d.odd), key=lambda e: -e.time_ns)[:1]:
+        for error in sorted(handled_before(s, d.odd), key=lambda e: -e.time_ns)[:1]:
             yield EvidenceLine(
                 "handled before", f"{error.type}: {error.message} at {w.place(w.own_line(error.frames))}"
             )

@@ -10,7 +10,8 @@ from unhang.analyze.activity import is_loader_worker
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import missing_by_lines
-from unhang.analyze.leaving import destroyed_before, swallowed_by
+from unhang.analyze.handled import swallowed_by
+from unhang.analyze.leaving import destroyed_before
 from unhang.analyze.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late

@@ -12,6 +12,7 @@ from unhang.analyze.callpath import innermost, user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
+from unhang.analyze.handled import passes, swallowed_by
 from unhang.analyze.order import left_out
 from unhang.analyze.overtaking import Overtaking
 from unhang.analyze.sides import started_ns
@@ -235,7 +236,7 @@ def swallowed_exception(s: Situation) -> Found | None:
     if parted is not None:
         return _holds(s, parted) if parted.is_held else _went_on(s, parted.ranks, parted.error, 0.85)
     ranks = s.divergence.odd if s.divergence else tuple(r.rank for r in s.late if r.activity.kind != "frozen")[:1]
-    error = leaving.swallowed_by(s, ranks)
+    error = swallowed_by(s, ranks)
     if error is None:
         return None
     if s.divergence is not None or (_in_its_handler(s, ranks[0]) and not _stands_on_its_host(s, ranks[0])):
@@ -262,12 +263,12 @@ def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
     Had it gone on as they did, it would have made the call before it left the function.
     """
     now, handler = stack_path(s.case, rank), error.handler
-    if not now or handler is None or leaving.passes(now, handler):
+    if not now or handler is None or passes(now, handler):
         return False
     for stuck in s.stuck:
         if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
             last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
-            is_shared = all(leaving.passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
+            is_shared = all(passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
             if is_shared and last is not None and last.created_ns < error.time_ns:
                 return True
     return False

@@ -22,7 +22,7 @@ from unhang.analyze.loop_heads import (
 )
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import CountedApart, LeftLoop, counted_apart, ran_out, rounds_of
-from unhang.analyze.shared_state import list_of_calls
+from unhang.analyze.shared_state import ListOfCalls, list_of_calls
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
@@ -107,10 +107,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     stayed = d.reference_call if is_stayer else d.odd_call
     many = list_of_calls(stayed.frames or ())
     if many is not None and (is_data is False or many.is_chosen):
-        told = {"confidence": min(found.confidence, 0.88), "fixes": (of_list(many),)}
-        return _retold(
-            _but_the_loop(found), "list", {"line": w.place(many.at), "call": many.call}, many.at, "list", **told
-        )
+        return _by_list(found, many)
     if (anew := begun_anew(stayed.frames or (), left, loop.frame, loop.header, is_data is False)) is not None:
         return _done_anew(found, anew)
     way = way_out_of(s.case, stay, left, loop.leavers)
@@ -205,6 +202,13 @@ def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
     """What the loop goes over is a generator of the program, which a test ends early."""
     words = {"way": w.place(frame), "text": end.text, "out_line": end.line}
     return _retold(found, "generator", words, frame, "end of the generator", cause=found.cause)
+
+
+def _by_list(found: Found, many: ListOfCalls) -> Found:
+    """One line gathers a list item by item, and the ranks have not as many."""
+    words = {"line": w.place(many.at), "call": many.call}
+    told = {"confidence": min(found.confidence, 0.88), "fixes": (of_list(many),)}
+    return _retold(_but_the_loop(found), "list", words, many.at, "list", **told)
 
 
 def _by_keys(found: Found, keys: str, header: Frame) -> Found:
