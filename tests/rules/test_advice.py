@@ -11,7 +11,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
 from unhang.model import Fix, Frame
 from unhang.model.findings import LIMIT, limits_last
-from unhang.rules.advice import fixes_of, of_skipped_part
+from unhang.rules.advice import fixes_of, of_skipped_part, part_left_out
 from unhang.rules.host_waits import bound_item, fresh_lock
 from unhang.rules.registry import judge
 from unhang.testing import make_case
@@ -190,3 +190,25 @@ def test_parameters_by_their_names_and_a_graph_that_was_promised(tmp_path: Path)
     advice = of_skipped_part(Frame(str(train), 1, "step"), names)[0].advice
     assert "train.py:1: take out static_graph" in advice
     assert "train.py:2: use_reentrant=False" in advice
+
+
+_NULL = """class Net(nn.Module):
+    def __init__(self):
+        self.null = nn.Parameter(torch.zeros(4))
+    def condition(self, c, drop):
+        if drop.any():
+            c = torch.where(drop, self.null, c)
+        return c
+    def forward(self, x, c, drop):
+        return x + self.condition(c, drop){more}
+"""
+
+
+@pytest.mark.parametrize(("more", "is_told"), [("", True), (" + self.null", False)], ids=["only there", "always"])
+def test_a_parameter_that_takes_part_in_some_steps_alone(more: str, is_told: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(_NULL.format(more=more))
+    part = part_left_out(Frame(str(tmp_path / "train.py"), 7, "step"), ("blocks.1.null",))
+    assert (part is not None) is is_told
+    if part is not None:
+        assert (part.at.line, part.test, part.zero) == (5, "drop.any()", "0.0 * self.null.sum()")
+    assert part_left_out(Frame(str(tmp_path / "train.py"), 7, "step"), ("other",)) is None

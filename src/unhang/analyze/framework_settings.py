@@ -17,6 +17,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import calls_only_on_rank_zero, frame_at, nearest, scopes_at, surroundings
 from unhang.analyze.trees import (
     Function,
+    covers,
     functions_in,
     importers_beside,
     inside,
@@ -212,21 +213,26 @@ def _asks_for_none(test: ast.expr) -> bool:
 
 
 class SkippedPart(NamedTuple):
-    """The layers `parts` of a module (`self.head`), which take part only if `test`, at line `at`. `value`: what the branch changes with them, if a name."""
+    """The layers or parameters `parts` of a module (`self.head`), which take part only if `test`, at line `at`.
+
+    `value`: what the branch changes with them, if a name; `zero`: what adds nothing, and lets them take part.
+    """
 
     at: Frame
     parts: tuple[str, ...]
     test: str
     value: str
+    zero: str
 
 
 @lru_cache(maxsize=64)
 def skipped_part(folder: str, names: tuple[str, ...] = ()) -> SkippedPart | None:
-    """The one branch of the program's forwards that runs layers in some steps alone; of layers with one of these names, where names are given.
+    """The one branch of the program's forwards that runs layers in some steps alone; of layers or parameters with one of these names, where names are given.
 
     A branch by a setting (`self.training`, an attribute), or with an `else` that runs layers as well, is none.
     """
-    found = [x for path in program_files(folder) if folder for x in _branches(path, set(names))]
+    of = (_branches, _of_parameters) if names else (_branches,)
+    found = [x for path in program_files(folder) if folder for branches in of for x in branches(path, set(names))]
     return found[0] if len(found) == 1 else None
 
 
@@ -240,13 +246,34 @@ def _branches(path: str, names: set[str]) -> Iterator[SkippedPart]:
             parts = tuple(dict.fromkeys(_called(node.body)))
             if not wanted.isdisjoint(parts) and made.isdisjoint(_called(node.orelse)) and _asks_the_data(node.test):
                 own = tuple(x for x in parts if x in made)
-                yield SkippedPart(frame_at(path, node.lineno), own, ast.unparse(node.test), _changed(node.body))
+                zero = f"0.0 * sum(p.sum() for m in ({', '.join(own)},) for p in m.parameters())"
+                yield SkippedPart(frame_at(path, node.lineno), own, ast.unparse(node.test), _changed(node.body), zero)
 
 
-def _layers(init: ast.FunctionDef | None) -> list[ast.expr]:
-    """The attributes that are set to something that is made there."""
+def _of_parameters(path: str, names: set[str]) -> Iterator[SkippedPart]:
+    """The branches that use a module's own parameters, of these names, which nothing else in the module uses."""
+    for module in inside(tree_of(path), ast.ClassDef):
+        methods = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
+        made = {ast.unparse(t): t.attr for t in _layers(methods.pop("__init__", None), ("Parameter",))}
+        for part in (m for m, name in made.items() if name in names):
+            uses = [n.lineno for f in methods.values() for n in inside(f, ast.Attribute) if ast.unparse(n) == part]
+            nodes = [n for f in methods.values() for n in inside(f, ast.If) if _asks_the_data(n.test)]
+            around = [n for n in nodes if uses and all(_is_in(n.body, line) for line in uses)]
+            if around:
+                inner = max(around, key=lambda n: n.lineno)
+                test, value = ast.unparse(inner.test), _changed(inner.body)
+                yield SkippedPart(frame_at(path, inner.lineno), (part,), test, value, f"0.0 * {part}.sum()")
+
+
+def _is_in(body: Sequence[ast.stmt], line: int) -> bool:
+    return any(covers(statement, line) for statement in body)
+
+
+def _layers(init: ast.FunctionDef | None, classes: Sequence[str] = ()) -> list[ast.Attribute]:
+    """The attributes that are set to something that is made there; of one of these classes, where such are given."""
     made = (n for n in inside(init, ast.Assign) if isinstance(n.value, ast.Call))
-    return [t for n in made for t in n.targets if isinstance(t, ast.Attribute)]
+    of = (n for n in made if not classes or (isinstance(n.value, ast.Call) and last_name(n.value.func) in classes))
+    return [t for n in of for t in n.targets if isinstance(t, ast.Attribute)]
 
 
 def _called(body: Iterable[ast.stmt]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from unhang.analyze.decisions import asked_by, called_with, unsynced_metric
-from unhang.analyze.framework_settings import made_anew, skipped_part
+from unhang.analyze.framework_settings import SkippedPart, made_anew, skipped_part
 from unhang.analyze.may_differ import is_drawn
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
@@ -321,13 +321,18 @@ def _find_out(frame: Frame | None, who: str) -> Fix:
     )
 
 
+def part_left_out(frame: Frame | None, names: Sequence[str] = ()) -> SkippedPart | None:
+    """The branch that leaves parameters out of some steps, as the files beside a line show it. `names`: as the model names them."""
+    within = tuple(sorted({part for name in names for part in name.split(".") if not part.isdigit()}))
+    return skipped_part(str(Path(frame.file).parent), within) if frame is not None else None
+
+
 def of_skipped_part(frame: Frame | None, names: Sequence[str] = ()) -> tuple[Fix, ...]:
     """What lets all parameters take part in each step; nothing where the program does not show it. `names`: those that did not, as the model names them."""
     folder = str(Path(frame.file).parent) if frame is not None else ""
     if (static := asked_by(folder, "static_graph")) is not None:
         return (_no_static_graph(static, asked_by(folder, "use_reentrant")),)
-    within = tuple(sorted({part for name in names for part in name.split(".")[:-1] if not part.isdigit()}))
-    part = skipped_part(folder, within) if within or not names else None
+    part = part_left_out(frame, names)
     steps = zip(*(n.split(".")[:-1] for n in names), strict=False)
     prefix = ".".join(step[0] for step in takewhile(lambda step: len(set(step)) == 1, steps))
     if part is None and not prefix:
@@ -339,10 +344,12 @@ def of_skipped_part(frame: Frame | None, names: Sequence[str] = ()) -> tuple[Fix
         f"# behind the forward of the DDP model, in front of backward(), on every rank\nloss = loss + {zero}",
     )
     if part is not None:
-        value, layers = part.value or "out", ", ".join(part.parts)
-        zero = f"0.0 * sum(p.sum() for m in ({layers},) for p in m.parameters())"
+        value = part.value or "out"
         where = f": {w.spot(part.at)} leaves `{part.parts[0]}` out of some steps"
-        advice = f"# {w.spot(part.at)}: where `{part.test}` does not hold, they get no gradient on that rank\nif {part.test}: ...   # as before\nelse: {value} = {value} + {zero}"
+        advice = (
+            f"# {w.spot(part.at)}: where `{part.test}` does not hold, they get no gradient on that rank\n"
+            f"if {part.test}: ...   # as before\nelse: {value} = {value} + {part.zero}"
+        )
     return (edit(f"Let every parameter take part in each step, on every rank{where}", advice, verify=CLEAN),)
 
 

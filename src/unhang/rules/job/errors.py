@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
@@ -17,7 +17,7 @@ from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
 from unhang.rules import wording as w
-from unhang.rules.advice import of_skipped_part
+from unhang.rules.advice import of_skipped_part, part_left_out
 from unhang.rules.base import CLEAN, Found, rule
 from unhang.rules.failure import (
     SPECIAL,
@@ -384,17 +384,15 @@ def unused_parameters(s: Situation) -> Found | None:
     named = ranks_in(e for e in lines if e.kind != "ddp.unused")
     ranks = named or (first.ranks if first else ranks_in(lines))
     frame = first.frame if first else None
-    names = first.error.parameters if first and first.error.parameters else tuple(_names(lines))
+    said = tuple(name.strip() for e in lines for name in e["names"].split(",") if name.strip())
+    names = (first.error.parameters if first else ()) or said
     who = name_or(ranks, "a rank")
+    part = part_left_out(frame, names)
     words = {"who": who, "names": f": {', '.join(names[:6])}" if names else "", "at": w.at(frame)}
+    if part is not None:
+        words |= {"test": part.test, "spot": w.spot(part.at)}
     message = first.error.message if first else lines[0].text
     evidence = (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None))
     fixes: tuple[str | Fix, ...] = (*(of_skipped_part(frame, names) or ("with zero",)), "find unused")
-    return Found(0.96, ranks, evidence, words, location=frame, fixes=fixes)
-
-
-def _names(lines: Sequence[LogEvent]) -> Iterable[str]:
-    """The parameters that DDP names, or their indices."""
-    for event in lines:
-        yield from (name.strip() for name in event["names"].split(",") if name.strip())
-        yield from (f"#{index}" for index in event["indices"].split())
+    say, where = ("plain", frame) if part is None else ("decides", part.at)
+    return Found(0.96, ranks, evidence, words, say, location=where, fixes=fixes)
