@@ -240,7 +240,7 @@ def _branches(path: str, names: set[str]) -> Iterator[SkippedPart]:
     for module in inside(tree_of(path), ast.ClassDef):
         methods = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
         init = methods.pop("__init__", None) if "forward" in methods else None
-        made = set(map(ast.unparse, _layers(init)))
+        made = set(map(ast.unparse, _layers(init))) - set(map(ast.unparse, _layers(init, ("Parameter",))))
         wanted = {m for m in made if not names or m.removeprefix("self.") in names}
         for node in (n for f in methods.values() for n in inside(f, ast.If)):
             parts = tuple(dict.fromkeys(_called(node.body)))
