@@ -12,21 +12,17 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import islice
-from typing import TypeAlias
 
+from unhang.analyze.foretold import LEAST_STRETCH, Keys, Past, Voter, departures_in
 from unhang.analyze.programs import Programs
 from unhang.model import CollectiveTable, different
-from unhang.numeric import np, npt
+from unhang.numeric import np
 
-_LEAST_STRETCH = 3
 _MOST_ROWS = 1000
 _MOST_PEERS, _MOST_VOTERS = 3, 128
-_LATEST, _LEAST_PERIOD = 32, 8
+_LEAST_PERIOD = 8
 _MOST_WITNESSES = 8
 _MOSTLY = 0.75
-
-Keys: TypeAlias = "npt.NDArray[np.uint64]"
-Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Habits:
@@ -136,16 +132,16 @@ class Habits:
     def _calls_in_a_round(self, rank: int) -> int:
         """After how many calls nearly all that a rank did follows again as from its begin; 0 if that is not seen."""
         stream = self._stream(rank)
-        for n in range(_LEAST_STRETCH, len(stream) - _LEAST_STRETCH + 1):
+        for n in range(LEAST_STRETCH, len(stream) - LEAST_STRETCH + 1):
             if stream[n] == stream[0]:
                 differs = np.append(np.flatnonzero(stream[n:] != stream[: len(stream) - n]), len(stream) - n)
-                if differs[0] >= max(_LEAST_STRETCH, _MOSTLY * (len(stream) - n)):
+                if differs[0] >= max(LEAST_STRETCH, _MOSTLY * (len(stream) - n)):
                     return n
         return 0
 
     def _voters(
         self, rank: int, first: int, stream: Keys, suspects: Collection[int], side: Collection[int]
-    ) -> Iterator[_Voter]:
+    ) -> Iterator[Voter]:
         """The ranks with the same program, `side` left out; `first`: the row of the first call in `stream`."""
         record = self._table["record_id"]
         for is_one in (False, True):
@@ -158,7 +154,7 @@ class Habits:
                     differs = np.flatnonzero(theirs != stream[begin:end])
                     agreed = begin + int(differs[0]) if len(differs) else end
                     vote = int(theirs[agreed - begin]) if len(differs) else None
-                    yield _Voter(begin, agreed, vote, at == 0, is_one, self._programs.is_same_stage(rank, peer))
+                    yield Voter(begin, agreed, vote, at == 0, is_one, self._programs.is_same_stage(rank, peer))
 
     def _departure(self, rank: int, party: _Party) -> int | None:
         if rank not in self._programs.ranks:
@@ -175,7 +171,7 @@ class Habits:
         )
         is_whole = first == rows.start and rank not in self._table.wrapped_ranks
         stream = self.tokens[first : last_row + 1]
-        past = _Past(
+        past = Past(
             stream,
             self._table["group"][first : last_row + 1],
             frozenset(different(self._table["group"][rows]).tolist()),
@@ -186,7 +182,7 @@ class Habits:
             party.alike(rank),
             self._unseen,
         )
-        found, period = _departures(past, predicting, clearing)
+        found, period = departures_in(past, predicting, clearing)
         lately = [i for i in found if i >= len(past.stream) - max(period, _LEAST_PERIOD)]
         return first + lately[0] if lately else None
 
@@ -226,170 +222,3 @@ class _Party:
     @cached_property
     def _kinds(self) -> Counter[int]:
         return Counter(call[-1] for call in self.calls.values())
-
-
-@dataclass(frozen=True)
-class _Voter:
-    """A rank that made the same calls under the same numbers (record ids) from `begin` until before `agreed`.
-
-    `vote`: its other call there, None where its record ends. `is_from_first`: the first call of both has one number.
-    `is_party`: it is a suspect itself. `is_same_stage`: it is at the same place of a pipeline.
-    """
-
-    begin: int
-    agreed: int
-    vote: int | None
-    is_from_first: bool
-    is_party: bool
-    is_same_stage: bool = False
-
-    def is_rival_at(self, i: int) -> bool:
-        """Whether it made another call there, after a stretch of equal ones."""
-        return self.agreed == i and self.vote is not None and i - self.begin >= _LEAST_STRETCH
-
-
-@dataclass(frozen=True)
-class _Past:
-    """The calls of a rank up to the one in question, `[N]`.
-
-    `all_groups`: those in which it made calls. `is_whole`: the very first of its calls is there.
-    `restart`: the number of calls in the first repetition, where other ranks tell it, else 0. `voters`: the ranks with the
-    same program. `companions`: how many ranks, with this one, wait in the call in question. `alike`: how many wait in a
-    call of its kind, in any group. `unseen`: how many ranks left no record.
-    """
-
-    stream: Keys
-    group: npt.NDArray[np.int32]
-    all_groups: frozenset[int]
-    is_whole: bool
-    restart: int
-    voters: tuple[_Voter, ...] = ()
-    companions: int = 1
-    alike: int = 1
-    unseen: int = 0
-
-    def repeats(self, start: int, end: int) -> bool:
-        """Whether the calls from `start` to `end` are a whole round of the program, and not of a loop within it.
-
-        A loop that ends for the first time looks like a departure. In a whole round the rank makes all the calls, in all
-        the groups, that it made before.
-        """
-        return self.has_all_groups(start, end) and bool(np.isin(self.stream[:start], self.stream[start:end]).all())
-
-    def has_all_groups(self, start: int, end: int) -> bool:
-        """Whether from `start` to `end` there are calls in all the groups in which the rank makes any."""
-        return start <= self._round_before[end]
-
-    @cached_property
-    def _round_before(self) -> list[int]:
-        """For each end the last start from which on there are calls in all the groups, -1 where there is none."""
-        last = dict.fromkeys(self.all_groups, -1)
-        found = [-1]
-        for i, group in enumerate(self.group.tolist()):
-            last[group] = i
-            found.append(min(last.values()))
-        return found
-
-    def goes_back(self, at: Ints, stretch: int, i: int) -> bool:
-        """Whether the stretch before `i` reaches back to the beginning of what is known, or of the second repetition.
-
-        What is left of a past that is lost in part may be the end of a longer stretch.
-        """
-        if len(at) != 1 or not stretch:
-            return False
-        begin = i - self.restart + 1 if self.restart else 0
-        return stretch == (begin if self.is_whole else int(at[0]))
-
-    def is_cut_loop(self, at: Ints, i: int) -> bool:
-        """Whether the call at `i` begins another round of a loop of which but the end is left in the past.
-
-        What is left reads, from its end, like rounds of the calls before `i`; the lost rounds may have been as many as these.
-        """
-        n, stream = int(at[0]), self.stream
-        if self.is_whole or len(at) > 1:
-            return False
-        for start in np.flatnonzero(stream[:i] == stream[i]).tolist()[::-1]:
-            calls = i - start
-            if self.has_all_groups(start, i):
-                break
-            last, begin = min(n, calls), max(0, n - calls)
-            is_loop = np.array_equal(stream[calls:n], stream[:begin])
-            if is_loop and np.array_equal(stream[n - last : n], stream[i - last : i]):
-                return True
-        return False
-
-    def is_shared(self, i: int, stretch: int) -> bool:
-        """Whether a rank with the same program made the same call under the same number, after a stretch as long.
-
-        What is left of a past that is lost in part may be the end of one as long.
-        """
-        least = min(stretch, _LEAST_STRETCH)
-        return any(v.agreed > i and i - v.begin >= (least if v.begin > 0 else stretch) for v in self.voters)
-
-    @cached_property
-    def _partings(self) -> frozenset[int]:
-        return frozenset(v.agreed for v in self.voters if v.vote is not None)
-
-    def is_outvoted(self, i: int) -> bool:
-        """Whether more than its companions, who made the same calls under the same numbers up to this one, all made another now.
-
-        Right after the beginning of the program they must all have made the same other one: ranks may start differently. Where
-        it is a pipeline those at the same stage decide. Of two sides that blame each other the smaller may be larger by the
-        ranks whose files are gone.
-        """
-        if i not in self._partings:
-            return False
-        known = [v for v in self.voters if v.begin + _LEAST_STRETCH <= i or (self.is_whole and v.is_from_first)]
-        votes = [v for v in known if v.agreed == i and v.vote is not None]
-        if any(v.agreed > i for v in known):
-            return False
-        if i < _LEAST_STRETCH:
-            votes = [v for v in votes if v.is_same_stage] or votes
-        rivals = max(1, self.companions, self.alike if i == len(self.stream) - 1 else 1)
-        looking_on = [v.vote for v in votes if not v.is_party]
-        return any(
-            len(those) > others and (i >= _LEAST_STRETCH or len(set(those)) == 1)
-            for those, others in ((looking_on, rivals), ([v.vote for v in votes], rivals + self.unseen))
-        )
-
-
-def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) -> tuple[list[int], int]:
-    """(places at which the past foretold another call, calls of one repetition).
-
-    What a rank did a whole round before counts most, then what those did who made the same calls up to now; where that
-    says nothing, its peers foretell. A call is no departure if any peer, or one of `clearing`, makes it after an equal
-    stretch that is as long.
-    """
-    stream, others = past.stream, [*peers, *clearing]
-    own_run = np.zeros(len(stream) + 1, dtype=np.int64)  # length of the equal stretch that ends before each place
-    runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in others]
-    found, distances = [], []
-    for i, token in enumerate(stream):
-        own_run[0] = 0 < past.restart == i  # the beginning of a repetition counts as a call
-        equal_before = own_run[:i]
-        longest = int(equal_before.max(initial=0))
-        at = np.flatnonzero(equal_before == longest)
-        if longest < _LEAST_STRETCH and not past.goes_back(at, longest, i):
-            at = at[:0]
-        is_predicted = bool((stream[at] == token).any())
-        is_round = is_predicted and past.has_all_groups(int(at[-1]), i)
-        if is_round:
-            distances.append(i - int(at[-1]))
-        if not is_predicted or (not is_round and past.is_outvoted(i)):
-            is_known = len(at) > 0 and not is_predicted and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i)
-            if not len(at):
-                longest = max((int(run[:-1].max(initial=0)) for run in runs[: len(peers)]), default=0)
-                is_from_begin = past.is_whole and longest == i
-                is_known = longest >= _LEAST_STRETCH and (is_from_begin or past.repeats(i - longest, i))
-            if not is_known and past.is_outvoted(i):
-                longest, is_known = max(i, _LEAST_STRETCH), True  # what follows a shorter one elsewhere tells nothing
-            if is_known and not past.is_shared(i, longest) and not _is_made(token, longest, others, runs):
-                found.append(i)
-        for reference, run in zip([stream, *others], [own_run, *runs], strict=True):
-            run[1:] = np.where(reference == token, run[:-1] + 1, 0)
-    return found, max(distances[-_LATEST:], default=len(stream))
-
-
-def _is_made(token: np.uint64, stretch: int, others: Sequence[Keys], runs: Sequence[Ints]) -> bool:
-    """Whether one of the others makes this call after an equal stretch that is as long; `runs`: those before each place."""
-    return any((r[run[:-1] >= stretch] == token).any() for r, run in zip(others, runs, strict=True))

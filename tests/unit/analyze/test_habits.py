@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from tests.unit.analyze.small_tables import DONE, OPEN, WORLD, recv, reduce_, se
 from unhang.analyze.habits import Habits
 from unhang.analyze.programs import Programs
 from unhang.model import CallState, CollectiveTable, Frame, ProcessGroup, TableBuilder
+from unhang.testing import judge, make_case
 
 
 def step(odd: bool = False) -> list[dict[str, Any]]:
@@ -285,3 +287,12 @@ def test_lines_of_code_do_not_count_for_a_kind_of_call_of_which_one_file_lacks_t
     table = builder.build()
     of_op = {op: set(Programs(table).tokens[table["op"] == i].tolist()) for i, op in enumerate(table.ops)}
     assert {op: len(found) for op, found in of_op.items()} == {"all_reduce": 1, "barrier": 2}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_where_the_data_decide_the_past_foretells_nothing(seed: int) -> None:
+    draw = random.Random(seed)
+    past = [c for _ in range(60) for c in (*["all_reduce[5]"] * draw.randrange(2), "all_reduce[8]", "barrier")]
+    case = make_case({0: [*past, "all_reduce[8] !"], 1: [*past, "all_reduce[5] !"]}, world=2)
+    first = judge(case).findings[0]
+    assert (first.culprit_ranks, first.confidence) == ((0, 1), 0.45)
