@@ -73,13 +73,17 @@ def only_way_past(frame: Frame) -> WayOut | None:
     return ways[0] if len(ways) == 1 else None
 
 
+_TESTS = (ast.If, ast.While, ast.For, ast.Try, ast.Match)
+
+
 def way_past(frame: Frame | None, gate: Condition | None) -> Frame | None:
-    """The line of a test that leads past the frame's by leaving the function or the round; None where the frame's line stands within it."""
-    if frame is None or gate is None or gate.path != frame.file:
+    """The line of a test that leads past the frame's, by leaving the function or the round, or by what it sets; None where the frame's line stands within it."""
+    if frame is None or gate is None or gate.path != frame.file or gate.line == frame.line:
         return None
-    tests = (n for n in nodes_around(gate.path, gate.line) if isinstance(n, ast.If) and n.lineno == gate.line)
-    test = next(tests, None)
-    return None if test is None or covers(test, frame.line) else frame_at(gate.path, gate.line)
+    chain = nodes_around(gate.path, gate.line)
+    at = next((n for n in reversed(chain) if isinstance(n, ast.stmt) and n.lineno == gate.line), None)
+    is_around = at is None or (isinstance(at, _TESTS) and covers(at, frame.line))
+    return None if is_around else frame_at(gate.path, gate.line)
 
 
 def way_past_above(path: Path, frame: Frame) -> tuple[Frame, WayOut] | None:
@@ -108,7 +112,7 @@ def ways_between(
     first = since if since < frame.line else 0
     taken = list[WayOut]()
     for way in _ways(node.body, frame.line, None, in_loop=bool(loops), is_round=True) if node is not None else ():
-        is_before = first < way.line < frame.line and way.leaves_at and (way.goes_on or not is_in_loop)
+        is_before = first < way.line and 0 < way.leaves_at < frame.line and (way.goes_on or not is_in_loop)
         if not (_may_raise(frame, first, way.line) if _is_handler(way) else is_before):
             continue
         conditions = [c for c in surroundings(frame.file, way.leaves_at).conditions if c.line == way.line]
