@@ -20,6 +20,7 @@ from unhang.analyze.ways_out import ways_out
 from unhang.model import CallState, Frame, PendingCall, WaitEdge
 
 _LEAST_PAST, _LEAST_STRETCH = 3, 3
+_LEAST_TIMES = 4
 
 
 def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
@@ -131,6 +132,35 @@ def _is_new(s: Situation, rank: int) -> bool | None:
 
 
 _LEAST_RUNS = 2
+
+
+class LeftOutTransfer(NamedTuple):
+    """A rank that waits in `instead`, where each time before it made `usual`, of the round before, for which its peer waits."""
+
+    rank: int
+    usual: PendingCall
+    instead: PendingCall
+
+
+def left_out_transfer(s: Situation, cycle: Sequence[int]) -> LeftOutTransfer | None:
+    """The one member of a circle that went on without the transfer that it has always made there."""
+    found = [x for r in cycle if (x := _left_out_by(s, r)) is not None]
+    return found[0] if len(found) == 1 and found[0].usual.peer in cycle else None
+
+
+def _left_out_by(s: Situation, rank: int) -> LeftOutTransfer | None:
+    *before, last = _noted(s, rank) or [None]
+    if last is None or last.ended_ns is not None or not before:
+        return None
+    after = [b for a, b in pairwise(before) if _place(a) == _place(before[-1])]
+    places = set(map(_place, after))
+    is_usual_too = _place(last) in map(_place, before)  # else it makes a transfer that it never made
+    is_always = len(after) >= _LEAST_TIMES and len(places) == 1 and is_usual_too and _place(last) not in places
+    return LeftOutTransfer(rank, after[-1], last) if is_always else None
+
+
+def _place(call: PendingCall) -> tuple[bool, int | None, tuple[Frame, ...]]:
+    return call.kind in SENDS, call.peer, call.frames
 
 
 class OtherCount(NamedTuple):

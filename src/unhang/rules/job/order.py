@@ -14,11 +14,22 @@ from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.loop_heads import SortedApart, loop_sorted_apart
 from unhang.analyze.metrics import is_metric
 from unhang.analyze.pasted import doings_of
+from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, surroundings
 from unhang.analyze.streams import stack_path
-from unhang.analyze.transfers import left_transfers, partners_apart, tags_apart, with_new_transfer, wrong_peers
-from unhang.analyze.waits_for import edges_on
+from unhang.analyze.transfers import (
+    LeftOutTransfer,
+    left_out_transfer,
+    left_transfers,
+    partners_apart,
+    tags_apart,
+    with_new_transfer,
+    wrong_peers,
+)
+from unhang.analyze.trees import line_text
+from unhang.analyze.waits_for import SENDS, edges_on
+from unhang.analyze.ways_out import way_past
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import (
@@ -54,7 +65,8 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
             )
             if set(cycle) <= set(s.proven) and not is_explained and not is_of_stacks:
-                yield _cycle(s, cycle)
+                skipped = left_out_transfer(s, cycle)
+                yield _transfer_left_out(s, cycle, skipped) if skipped is not None else _cycle(s, cycle)
 
 
 def _two_threads(s: Situation) -> Iterator[Found]:
@@ -194,6 +206,38 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         **w.at_wait(awaited, innermost(path)),
         cause="code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
         condition=gate_of(decides[1] if decides else None),
+    )
+
+
+def _transfer_left_out(s: Situation, cycle: tuple[int, ...], found: LeftOutTransfer) -> Found:
+    """A member of the circle has skipped its part of it, which it has made in each round before."""
+    line, instead = (w.own_line(c.frames) for c in (found.usual, found.instead))
+    gate = deciding(c for c in around(line, started_ns(s.case)).conditions if c.suspicion) if line is not None else None
+    way = way_past(line, gate) or line
+    kind, peer = found.usual.kind, found.usual.peer
+    words = {
+        "who": f"rank {found.rank}",
+        "call": f"{kind} {'to' if kind in SENDS else 'from'} rank {peer}",
+        "line": w.place(line),
+        "instead": w.place(instead),
+        "led": f": `{line_text(way.file, way.line).rstrip(':')}` ({w.spot(way)}) leads past it"
+        if way and way != line
+        else "",
+        "peer": f"rank {peer}",
+        "way": w.spot(way) if way is not None else "the line",
+    }
+    culprits = (found.rank,)
+    return Found(
+        0.9,
+        culprits,
+        (*_cycle_lines(s, cycle), *w.code_line(line, f"rank {found.rank} source")),
+        words,
+        "transfer left out",
+        ("whole round",),
+        victims=s.others(culprits),
+        **w.at_wait(_awaited(s, culprits, cycle) or s.waits.edges_of(cycle[0])[0], way),
+        cause="code-divergence",
+        condition=gate_of(gate),
     )
 
 
