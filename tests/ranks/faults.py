@@ -141,6 +141,7 @@ HANGS = [
     _hang("list_shortened", "code-divergence", (1,), "proven"),
     _hang("patience_of_its_own", "code-divergence", (3,), "proven"),
     _hang("barrier_in_two_places", "code-divergence", (0,), "proven"),
+    _hang("tail_skips_a_batch", "code-divergence", (1,), "proven", ranks=2),
     _hang("polls_for_file", "rank-stuck-in-user-code", (1,), "suspected"),
     _hang("lock_of_a_peer", "rank-stuck-in-user-code", (2,), "suspected"),
     _hang("receives_from_another", "code-divergence", (2,), "proven"),

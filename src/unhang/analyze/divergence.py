@@ -17,6 +17,7 @@ from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.rounds import (
     LeftLoop,
+    counted_by_files,
     is_guarded_in,
     left_loop_between,
     passed_loop_between,
@@ -312,12 +313,13 @@ def _is_by_rounds(
         return False  # one line dispatched different orders: a loop within one of them is no loop of both
     if is_gone and streams.always_follows(reference[0], seq):
         return False  # in the middle of what the loop always does: a call was left out
-    if (is_gone or has_majority) and is_guarded_in(case, loop, stay):
-        head = Frame(loop.frame.file, loop.header, loop.frame.function)
-        if is_gone or not ran_out(case, reference, odd, until_ns, head):
-            return False  # a round may have left the call out
+    head = Frame(loop.frame.file, loop.header, loop.frame.function)
+    is_guarded = (is_gone or has_majority) and is_guarded_in(case, loop, stay)
+    if is_guarded and (is_gone or not ran_out(case, reference, odd, until_ns, head)):
+        return False  # a round may have left the call out
     # Where the rounds are the same by what the loop goes over, something in it has to tell why they were not.
-    return rounds_of(loop.frame, loop.header) != SAME or way_out_of(case, stay, left, loop.leavers) is not None
+    is_told = way_out_of(case, stay, left, loop.leavers) is not None
+    return is_told or rounds_of(loop.frame, loop.header) != SAME or counted_by_files(head.file, head.line) is not None
 
 
 def _describe(

@@ -22,7 +22,7 @@ from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differ
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
 from unhang.analyze.streams import stack_path
-from unhang.analyze.transfers import LeftTransfers, left_transfers
+from unhang.analyze.transfers import LeftTransfers, left_out_transfer, left_transfers
 from unhang.model import (
     CallState,
     CollectiveCall,
@@ -281,6 +281,8 @@ def caught_in_circle(s: Situation) -> Parted | None:
 def other_transfers(s: Situation) -> LeftTransfers | None:
     """Transfers that a rank still waits for, see `left_transfers`; but for a number of them that an exception explains, which the same rank caught amid them."""
     found, caught = left_transfers(s), caught_in_circle(s)
+    if found is not None and found.other is not None and any(left_out_transfer(s, c) for c in s.waits.cycles):
+        return None  # of two in a row the one between them was left out
     if found is None or found.other is None or caught is None:
         return found
     is_its_own = caught.ranks == (found.other.rank,) and caught.error.time_ns >= found.other.since_ns > 0

@@ -10,11 +10,23 @@ from typing import NamedTuple
 from unhang.analyze.callpath import Path, is_same_function, loops_on
 from unhang.analyze.may_differ import OPEN, OWN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
-from unhang.analyze.source import Condition, Loop, ends_rounds, function_at, loop_at, nearest, scopes_at, surroundings
-from unhang.analyze.trees import last_name, names_in, parameters_of
+from unhang.analyze.source import (
+    Condition,
+    Loop,
+    ends_rounds,
+    frame_at,
+    function_at,
+    loop_at,
+    nearest,
+    scopes_at,
+    surroundings,
+)
+from unhang.analyze.trees import inside, last_name, names_in, parameters_of
 from unhang.model import Case, Frame, PendingCall
 
 _COUNTED = ("range", "trange")
+_LISTS = ("iterdir", "glob", "rglob", "listdir", "scandir", "walk")
+_MOST_HOPS = 5
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ def left_loop_between(
     """
     inner_first = reversed(loops_on(stay))
     gone = [(f, x) for i, f, x in inner_first if is_in(before, stay, i, x) and not is_in(left, stay, i, x)]
-    gone = [x for x in gone if not _is_begun_anew(case, stayers, *x, since_ns)]
+    gone = [x for x in gone if not _is_begun_anew(case, stayers, leavers, *x, since_ns)]
     frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
     return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
 
@@ -129,6 +141,28 @@ def rounds_of(frame: Frame, header: int) -> int:
     return OWN if is_own else found
 
 
+class CountOfFiles(NamedTuple):
+    """A line at which each rank looks for files, by which it makes its rounds: `name` is set to `text` there."""
+
+    at: Frame
+    name: str
+    text: str
+
+
+def counted_by_files(path: str, header: int) -> CountOfFiles | None:
+    """Where a rank counts or lists files, if that decides how many rounds the loop at line `header` has."""
+    loop, function = loop_at(path, header), function_at(path, header)
+    names = names_in(loop.iter) if isinstance(loop, ast.For) else set()
+    sets = [n for n in inside(function, ast.Assign) if n.lineno < header]
+    for _ in range(_MOST_HOPS):
+        given = [n for n in sets if not names.isdisjoint(x for t in n.targets for x in names_in(t))]
+        for node in given:
+            if any(last_name(c.func) in _LISTS for c in inside(node.value, ast.Call)):
+                return CountOfFiles(frame_at(path, node.lineno), ast.unparse(node.targets[0]), ast.unparse(node.value))
+        names = {x for n in given for x in names_in(n.value)}
+    return None
+
+
 def _rounds(found: tuple[Frame, Loop]) -> int:
     return rounds_of(found[0], found[1].header)
 
@@ -185,11 +219,25 @@ def ran_out(
     return False if is_over_loader or is_framework else None
 
 
-def _is_begun_anew(case: Case, stayers: Sequence[int], frame: Frame, loop: Loop, since_ns: int) -> bool:
-    """Whether all who are in a loop have come to its end since then, by its loader: they are in it once more."""
+def _is_begun_anew(
+    case: Case, stayers: Sequence[int], leavers: Sequence[int], frame: Frame, loop: Loop, since_ns: int
+) -> bool:
+    """Whether all who are in a loop have come to its end since then, by its loader, as have the others after as many batches: they are in it once more.
+
+    A library that asks for a batch ahead comes to that end amid the last round; then the numbers tell.
+    """
     head = Frame(frame.file, loop.header, frame.function)
-    ends = (_ends(case, r) if r in case.ranks and since_ns else {} for r in stayers)
-    return all(any(at and _is_at(at[0], head) and c.started_ns > since_ns for at, c in e.items()) for e in ends)
+    ends = {r: _end_at(case, r, head) for r in (*stayers, *leavers)} if since_ns else {}
+    if not ends or not all(e is not None for e in ends.values()):
+        return False
+    is_since = all(e is not None and e.started_ns > since_ns for r, e in ends.items() if r in stayers)
+    return is_since and len({(e.index, e.detail) for e in ends.values() if e is not None}) == 1
+
+
+def _end_at(case: Case, rank: int, head: Frame) -> PendingCall | None:
+    """The last end of the loader that a loop goes over."""
+    ends = _ends(case, rank) if rank in case.ranks else {}
+    return next((c for at, c in ends.items() if at and _is_at(at[0], head)), None)
 
 
 def _is_at(place: Frame | None, line: Frame) -> bool:

@@ -149,9 +149,10 @@ def left_out_transfer(s: Situation, cycle: Sequence[int]) -> LeftOutTransfer | N
 
 
 def _left_out_by(s: Situation, rank: int) -> LeftOutTransfer | None:
-    *before, last = _noted(s, rank) or [None]
-    if last is None or last.ended_ns is not None or not before:
+    noted = _noted(s, rank) if rank in s.case.ranks else []
+    if len(noted) < _LEAST_TIMES or noted[-1].ended_ns is not None:
         return None
+    *before, last = noted
     after = [b for a, b in pairwise(before) if _place(a) == _place(before[-1])]
     places = set(map(_place, after))
     is_usual_too = _place(last) in map(_place, before)  # else it makes a transfer that it never made

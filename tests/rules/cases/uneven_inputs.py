@@ -381,9 +381,9 @@ _RETURNS = """def main(rank, world):
 """
 
 
-def _meters(over: str) -> Later:
+def _meters(over: str, before: str = "step()") -> Later:
     """Rank 1 is through with a loop that has one round more on the others."""
-    source = f"def main():\n    step()\n    barrier()\n    for one in {over}:\n        reduce(one)\n    barrier()\n"
+    source = f"def main():\n    {before}\n    barrier()\n    for one in {over}:\n        reduce(one)\n    barrier()\n"
     shared = ["all_reduce[8]@main:2", *["all_reduce[1]@main:5"] * 2]
     calls = {1: [*shared, "barrier@main:6 !"], **{r: [*shared, "all_reduce[1]@main:5 !"] for r in (0, 2)}}
     return make_case(calls, world=3, source=source)
@@ -477,6 +477,7 @@ CASES = {
         Fires(_pipe(*["main:11"] * 3, source=_BY_ROLE, first=9), (1,), 3, cause="code-divergence"),
         Fires(_meters("self.meters.values()"), (1,), 4, cause="code-divergence"),  # each rank has met other entries
         Fires(_meters("self.batches"), (1,), 4),
+        Fires(_meters("range(missing)", "missing = 9 - len(os.listdir(folder))"), (1,), 2, cause="filesystem-race"),
         Quiet(_no_round(_FOUND, at=5), "a condition on the data leads past what the others go over"),
         Quiet(
             make_case(

@@ -21,7 +21,15 @@ from unhang.analyze.loop_heads import (
     set_by_role,
 )
 from unhang.analyze.may_differ import SAME
-from unhang.analyze.rounds import CountedApart, LeftLoop, counted_apart, ran_out, rounds_of
+from unhang.analyze.rounds import (
+    CountedApart,
+    CountOfFiles,
+    LeftLoop,
+    counted_apart,
+    counted_by_files,
+    ran_out,
+    rounds_of,
+)
 from unhang.analyze.shared_state import ListOfCalls, list_of_calls
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
@@ -97,14 +105,14 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _by_changed_bound(found, bound, loop, d.has_majority)
     if (end := end_of_generator(header.file, header.line)) is not None:
         return _by_generator(found, *end)
+    if (files := counted_by_files(header.file, header.line)) is not None:
+        return _by_files(found, files)
     is_stayer = loop.stayers == d.reference
     stay, left = (d.reference_path, d.odd_path) if is_stayer else (d.odd_path, d.reference_path)
-    is_data = ran_out(
-        s.case, loop.leavers, loop.stayers, (d.odd_call if is_stayer else d.reference_call).created_ns, header
-    )
+    stayed, gone = (d.reference_call, d.odd_call) if is_stayer else (d.odd_call, d.reference_call)
+    is_data = ran_out(s.case, loop.leavers, loop.stayers, gone.created_ns, header)
     if is_data:
         return found
-    stayed = d.reference_call if is_stayer else d.odd_call
     many = list_of_calls(stayed.frames or ())
     if many is not None and (is_data is False or many.is_chosen):
         return _by_list(found, many)
@@ -167,8 +175,7 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
         "who": w.name_ranks(d.odd),
         "others": w.name_ranks(d.reference),
         **{"name": start.name, "mine": start.mine, "theirs": start.theirs, "text": start.text},
-        "set": w.place(start.frame),
-        "begin_loop": w.place(replace(start.frame, line=start.header)),
+        **{"set": w.place(start.frame), "begin_loop": w.place(replace(start.frame, line=start.header))},
     }
     sure = 0.93 if d.has_majority else 0.85
     return _retold(found, "began elsewhere", words, start.frame, "first round", confidence=sure, fixes=("begin",))
@@ -204,17 +211,22 @@ def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
     return _retold(found, "generator", words, frame, "end of the generator", cause=found.cause)
 
 
+def _by_files(found: Found, files: CountOfFiles) -> Found:
+    """How many rounds there are hangs on the files that each rank finds for itself."""
+    words = {"name": files.name, "text": files.text, "spot": w.spot(files.at)}
+    return _retold(found, "files", words, files.at, "files", cause="filesystem-race", fixes=("one looks",))
+
+
 def _by_list(found: Found, many: ListOfCalls) -> Found:
     """One line gathers a list item by item, and the ranks have not as many."""
-    words = {"line": w.place(many.at), "call": many.call}
-    told = {"confidence": min(found.confidence, 0.88), "fixes": (of_list(many),)}
-    return _retold(_but_the_loop(found), "list", words, many.at, "list", **told)
+    words, sure = {"line": w.place(many.at), "call": many.call}, min(found.confidence, 0.88)
+    return _retold(_but_the_loop(found), "list", words, many.at, "list", confidence=sure, fixes=(of_list(many),))
 
 
 def _by_keys(found: Found, keys: str, header: Frame) -> Found:
     """What the loop goes over is a dictionary of the program, to which each rank has added what it met."""
     words = {"keys": keys, "spot": w.spot(header)}
-    return _retold(found, "other keys", words, header, "keys", confidence=found.confidence, fixes=("same keys",))
+    return _retold(found, "other keys", words, header, "keys", fixes=("same keys",))
 
 
 def _done_anew(found: Found, anew: BegunAnew) -> Found:
