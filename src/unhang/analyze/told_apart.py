@@ -40,7 +40,7 @@ _NOT_YET = lazy_pattern(
 )
 _LEVEL = lazy_pattern(r"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")
 _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
-_ROUNDS = r"(?:(?:mini|micro)[ -]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
+_ROUNDS = r"(?:(?:mini|micro)[ _-]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
 _BEFORE_ROUNDS = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_ROUNDS}\b", re.IGNORECASE)
 _BEHIND_ROUNDS = lazy_pattern(rf"\b(?:num_|n_|number of )?{_ROUNDS}[ :=]{{1,3}}$", re.IGNORECASE)
 _DATA = (

@@ -340,6 +340,11 @@ MOST_COMPARED = 120
 _ENDS = "ending."
 
 
+def has_worked(s: Situation, event: LogEvent) -> bool:
+    """Whether steps of training were made before: the way that they took was right."""
+    return any(e.order < event.order for e in s.events.of("progress.step"))
+
+
 def somebody_died(s: Situation, events: Sequence[LogEvent]) -> bool:
     """Whether there is another reason than the network for what these events say of it."""
     first = min(events, key=lambda e: e.order, default=None)

@@ -10,6 +10,11 @@ node-b:3:5 [3] NCCL INFO Channel 03/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
 node-b:3:7 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.8.31<4> with error 12, opcode 0, len 0, vendor err 129
 """
 
+_OWN = "node-{}:3:4 [{}] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_modify_qp failed with error {}\n"
+_RAISED = "[rank{}]: Call to ibv_modify_qp failed with error {}\n"
+_ENDS = "node-a:1:2 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 16 - Init START\n"
+
+
 CASES = {
     "ib-roce-config": (
         Fires(log_case(_RETRIED), ()),
@@ -53,6 +58,13 @@ CASES = {
         Quiet(
             log_case("NET/IB : Got completion with error 5, opcode 0, len 0, vendor err 249\n"),
             "flushed requests (5) follow from an earlier failure",
+        ),
+        Fires(
+            log_case(_ENDS + _OWN.format("b", 3, "No data available") + _RAISED.format(11, "No data available")), (11,)
+        ),
+        Fires(
+            log_case(_ENDS + _OWN.format("b", 3, "Connection timed out") + _RAISED.format(11, "Connection timed out")),
+            (),
         ),
     ),
 }
