@@ -373,10 +373,10 @@ def may_lock_all(s: Situation, events: Iterable[LogEvent]) -> bool:
     asked = {(e.host, e.order) for e in s.events.of("rdma.limit_asked")}
     told = [e for e in s.events.of("rdma.limit_none") if not e["answer"] or _is_answer(e, asked)]
     hosts = {e.host for e in told}
-    return bool(hosts) and (None in hosts or {e.host for e in events} <= hosts)
+    return bool(hosts) and ("" in hosts or {e.host for e in events} <= hosts)
 
 
-def _is_answer(event: LogEvent, asked: set[tuple[str | None, int]]) -> bool:
+def _is_answer(event: LogEvent, asked: set[tuple[str, int]]) -> bool:
     """Whether the question stands before it; other nodes may have printed between."""
     return any(host == event.host and 0 < event.order - order <= _MOST_BETWEEN for host, order in asked)
 

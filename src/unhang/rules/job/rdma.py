@@ -56,7 +56,7 @@ def memlock_limit(s: Situation) -> Found | None:
 
 
 def _retried(s: Situation) -> list[LogEvent]:
-    return [e for e in s.events.of("rdma.completion_error") if e["status"] == _RETRIES_EXCEEDED]
+    return [e for e in s.events.of("rdma.completion_error") if e["status"] == _RETRIES_EXCEEDED or e["retries"]]
 
 
 @rule("ib-link")
@@ -75,7 +75,8 @@ def ib_link(s: Situation) -> Found | None:
         words = {"where": on_nodes(down), "times": f" ({len(down)} times)" if len(down) > 1 else ""}
         confidence = 0.92 if retried else 0.85 if len(down) >= _FLAPPING else 0.76
         return found_in(s, events, confidence, ranks_in(down), say="down", words=words)
-    is_ib = s.events.has("nccl.ib_device") and not s.events.has("nccl.roce_device", "rdma.gid_change")
+    is_ib = s.events.has("nccl.ib_device") or any(e["link"].startswith("I") for e in retried)
+    is_ib = is_ib and not s.events.has("nccl.roce_device", "rdma.gid_change")
     if not retried or not is_ib or somebody_died(s, retried) or not has_worked(s, retried[0]):
         return None
     return found_in(s, retried, 0.6, (), say="retried")
@@ -145,5 +146,7 @@ def _different_networks(s: Situation) -> tuple[LogEvent, ...]:
 
 
 def _is_roce(s: Situation, retried: Sequence[LogEvent]) -> bool:
-    """Whether the adapters are known to be RoCE: NCCL prints a GID for these only."""
-    return any(e["gid"] for e in retried) or (s.events.has("nccl.roce_device") and not s.events.has("nccl.ib_device"))
+    """Whether the adapters are known to be RoCE: NCCL prints a GID for these only, and UCX the kind of the link."""
+    if any(e["gid"] or e["link"] == "RoCE" for e in retried):
+        return True
+    return s.events.has("nccl.roce_device") and not s.events.has("nccl.ib_device")
