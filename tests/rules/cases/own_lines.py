@@ -181,6 +181,7 @@ CASES = {
             cause="uneven-inputs",
         ),
         Fires(log_case(_FEWER + _APART), (2,), cause="uneven-inputs"),
+        Fires(log_case(_FEWER.replace("steps per epoch", "micro_batches") + _APART), (2,), cause="uneven-inputs"),
         Fires(log_case(_FEWER + _WENT_ON + _LIMIT), (2,), cause="uneven-inputs"),
         Quiet(log_case(_FEWER + _EPOCH + _LIMIT), "some have fewer rounds, and nobody stands apart"),
         Quiet(
