@@ -78,7 +78,8 @@ _LAUNCHERS = lazy_pattern(
 class Doing(NamedTuple):
     """What one rank, or several under one heading, did.
 
-    `kind`: collective, loader, lock, ending, idle (a worker that waits for its next task), user. `what`: the collective. `caller`: the first frame of the program itself.
+    `kind`: collective, loader, lock, ending, idle (a worker that waits for its next task), worker (a process of a rank's loader), user.
+    `what`: the collective. `caller`: the first frame of the program itself.
     `beside`: that of another thread of the process, or of a library, which is in a collective as well.
     """
 
@@ -188,6 +189,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
     names = [f.function.split(" ")[0] for f in top]
     if not (_ENDING | _NATIVE_END).isdisjoint(names) or any(f.function in _NATIVE_END for f in frames):
         return "ending", ""
+    if any(f.function == "_worker_loop" and f.file.endswith("torch/utils/data/_utils/worker.py") for f in frames):
+        return "worker", ""
     goes_through_loader = any(_LOADER.search(f.file) and f.function in _FETCHES for f in frames[:14])
     if goes_through_loader and not (_WAITS | _FETCHES).isdisjoint(names[:6]):
         return "loader", ""

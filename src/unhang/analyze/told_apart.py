@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,7 +40,7 @@ _NOT_YET = lazy_pattern(
 )
 _LEVEL = lazy_pattern(r"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")
 _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
-_ROUNDS = r"(?:(?:mini|micro)[ -]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
+_ROUNDS = r"(?:(?:mini|micro)[ _-]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
 _BEFORE_ROUNDS = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_ROUNDS}\b", re.IGNORECASE)
 _BEHIND_ROUNDS = lazy_pattern(rf"\b(?:num_|n_|number of )?{_ROUNDS}[ :=]{{1,3}}$", re.IGNORECASE)
 _DATA = (
@@ -57,7 +57,7 @@ _ENDS_PASS = lazy_pattern(
     re.IGNORECASE,
 )
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
-_FEWEST = 2
+_FEWEST, _TWO = 2, 2
 _MOST_KINDS, _SMALL = 12, 1024
 
 
@@ -198,19 +198,20 @@ class Unlike(NamedTuple):
     """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank.
 
     `odd`: the ranks that stand apart in their calls as well, where that is how the numbers were found. `is_rounds`: they count batches, or what
-    makes them.
+    makes them; `is_fewer`: and those of `odd` are fewer than those of all others.
     """
 
     lines: Sequence[OwnLine]
     is_shape: bool
     odd: tuple[int, ...] = ()
     is_rounds: bool = False
+    is_fewer: bool = False
 
 
 def unlike_numbers(s: Situation) -> Unlike | None:
     """The latest such line before the wait; else one that sets those ranks apart that their calls set apart, too."""
     if s.watchdogs.first is None:
-        return None
+        return _fewer_rounds(s) if _was_ended(s) else None
     rounds, world = by_words(by_rank(before_the_wait(s))), s.case.job.world_size
     found = [x for told in rounds.values() if (x := _unlike_at_last(told, world)) is not None]
     if found:
@@ -218,7 +219,40 @@ def unlike_numbers(s: Situation) -> Unlike | None:
     odd = unlike_of_the_odd(s)
     unlike = [p for p in agreeable(odd[0]) if len({line.values[p] for line in odd}) > 1] if odd else []
     is_rounds = any(_counts_rounds(odd[0], p) for p in unlike)
-    return Unlike(odd, bool(_SHAPE.search(odd[0].words)), odd_in_calls(s), is_rounds) if odd else None
+    return Unlike(odd, bool(_SHAPE.search(odd[0].words)), odd_in_calls(s), is_rounds) if odd else _fewer_rounds(s)
+
+
+def _fewer_rounds(s: Situation) -> Unlike | None:
+    """Where the ranks stand on two sides, and one of them told a smaller number of rounds, or of data, than the other."""
+    for one, other in _two_sides(s):
+        lines = rounds_apart(s, one, other)
+        parts = lines[0].words.split("#") if lines else []
+        at = [p for p, x in enumerate(parts[:-1]) if _counts_rounds(lines[0], p) and not _BATCH_NUMBER.search(x)]
+        for place in at:
+            if not all(x.values[place].isdecimal() for x in lines):
+                continue
+            mine, theirs = ({int(x.values[place]) for x in lines if x.rank in side} for side in (one, other))
+            if max(mine) < min(theirs) or max(theirs) < min(mine):
+                return Unlike(lines, False, tuple(sorted(one if max(mine) < min(theirs) else other)), True, True)
+    return None
+
+
+def _two_sides(s: Situation) -> Iterator[tuple[Collection[int], Collection[int]]]:
+    """All ranks, by the two kinds of call in which they wait; where no wait ran out, those that said something once more than the others, and these."""
+    of_ranks = by_rank(before_the_wait(s))
+    everybody, waits = set(range(s.case.job.world_size or len(of_ranks))), s.watchdogs.timed_out
+    if waits:
+        sides = grouped((op, rank) for rank, op in {x.rank: x.op for x in waits if x.rank is not None and x.op}.items())
+        if len(sides) == _TWO and {r for side in sides.values() for r in side} == everybody:
+            one, other = sides.values()
+            yield one, other
+        return
+    for told in by_words(of_ranks).values():
+        counts = {r: len(told.get(r, ())) for r in everybody}
+        most = max(counts.values())
+        ahead = {r for r, n in counts.items() if n == most}
+        if ahead != everybody and all(counts[r] == most - 1 for r in everybody - ahead):
+            yield ahead, everybody - ahead
 
 
 def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) -> Sequence[OwnLine]:

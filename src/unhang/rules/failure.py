@@ -338,6 +338,12 @@ _FAULTS = (
 MOST_COMPARED = 120
 # Ends that are a reason where they come first, and a consequence where they come after.
 _ENDS = "ending."
+_ABORTED = "Aborted"  # by code of the process itself, which gave up
+
+
+def has_worked(s: Situation, event: LogEvent) -> bool:
+    """Whether steps of training were made before: the way that they took was right."""
+    return any(e.order < event.order for e in s.events.of("progress.step"))
 
 
 def somebody_died(s: Situation, events: Sequence[LogEvent]) -> bool:
@@ -345,7 +351,7 @@ def somebody_died(s: Situation, events: Sequence[LogEvent]) -> bool:
     first = min(events, key=lambda e: e.order, default=None)
     if first is None:
         return s.primary_failure is not None
-    if any(e.says == "crash" for e in s.events.of(*_FAULTS)):
+    if any(e.says == "crash" and not (e["what"] == _ABORTED and e.order > first.order) for e in s.events.of(*_FAULTS)):
         return True
     if any(e.says == "crash" and e.order < first.order for e in s.events.of(_ENDS)):
         return True

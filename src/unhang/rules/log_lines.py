@@ -18,6 +18,7 @@ from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs import kinds_in
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
+from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import first_exception
 
@@ -28,6 +29,7 @@ _MOST_NODES = 3
 _LEAST_QUIET_S, _LEAST_LIMIT_S, _MOST_OF = 600, 300, 0.5
 _BARE = re.compile(r"\+ (?:\w+=\S* )*(?:\S*/)?python")
 _TOLD_TO_END = (None, 0, -15, -9)
+_MOST_BETWEEN = 64  # lines
 _OF_UCX, _PRINTS_ON = "UCX", 3
 _OF_FAILURE = lazy_pattern(r"(?i)error|fail|abort|fatal|killed|exited with")
 
@@ -143,6 +145,13 @@ def rank_of_actor(s: Situation) -> tuple[int, ...]:
     return tuple(ranks) if len(ranks) == 1 else ()
 
 
+def died_alone(s: Situation) -> tuple[int, ...]:
+    """The one rank that a server's parent process saw dead, where the code that it saw is that of a SIGKILL."""
+    told = s.events.of("ending.worker")
+    ranks = ranks_in(told)
+    return ranks if len(ranks) == 1 and any(e["code"] == "-9" for e in told) else ()
+
+
 def seconds_between(first: LogEvent, last: LogEvent) -> float:
     """Seconds between two lines, by the times that they tell in words, else by their stamps; 0 where one has neither."""
     since, until = _time_of(first), _time_of(last)
@@ -169,50 +178,6 @@ def _time_of(event: LogEvent) -> datetime | None:
     except ValueError:
         stamp_ns = event.time_ns
     return None if stamp_ns is None else datetime(1970, 1, 1) + timedelta(microseconds=stamp_ns // 1000)
-
-
-SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
-_END_TAKES_S = 240.0  # at most
-
-
-def _all_done(s: Situation) -> tuple[LogEvent, ...]:
-    """The last of the lines with which each of several ranks said that it is done; nothing as long as one has not."""
-    lines = s.events.of("progress.rank_done")
-    done = {rank for e in lines if (rank := e.number("rank") if e["rank"] else e.number("rank_")) is not None}
-    world = s.case.job.world_size or len(done)
-    return (lines[-1],) if world > 1 and done == set(range(world)) else ()
-
-
-def _is_interrupted_as_it_joins(s: Situation) -> bool:
-    """Whether the interrupt came to a process that waited for the end of those that it had spawned."""
-    told = (e.frames for e in errors_of(s) if e.error.type.endswith("KeyboardInterrupt"))
-    return any(f.function == "join" and f.file.endswith("torch/multiprocessing/spawn.py") for fs in told for f in fs)
-
-
-def came_to_its_end(s: Situation) -> tuple[LogEvent, ...]:
-    """The line that says that the process group is being destroyed, with the limit that was hit after it, and no work between.
-
-    Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there, ranks still made.
-    """
-    start, seen = s.events.of("ending.destroying"), ("ending.listed", "ending.remark")
-    hung = [e for e in s.events if e.says == "hang" and e.kind not in seen]
-    start = start or _all_done(s)
-    if start and not hung:  # somebody had to end it, or saw that it was still there
-        hung = list(s.events.of(*SIGNALS, "ending.cancelled", "python.interrupted"))
-        hung = hung or [e for e in s.events.of(*seen) if e.order > start[-1].order]
-    elif not (start or hung) and s.events.has("ending.cleaning") and _is_interrupted_as_it_joins(s):
-        start, hung = s.events.of("ending.cleaning"), list(s.events.of("python.interrupted"))
-    elif not start:
-        start = s.events.of("ending.finished", "work.ended", "ending.not_destroyed")
-        if any(e.kind != "watchdog.stuck" for e in hung):
-            return ()
-        cancelled = s.events.of("ending.cancelled") if start else ()
-        hung = hung or [e for e in cancelled if seconds_between(start[0], e) > _END_TAKES_S]
-    if not start or not hung or hung[0].order < start[-1].order:
-        return ()
-    work = s.events.of("work.", "progress.", "learn.")
-    between = [e for e in work if start[-1].order < e.order < hung[0].order and e.kind != "work.ended"]
-    return () if between else (start[-1], hung[0])
 
 
 USER = "user-exception"
@@ -360,6 +325,25 @@ def started_bare(s: Situation) -> list[LogEvent]:
     return still_starting(s, [started[-1], by_slurm[0], members[-1]])
 
 
+def doubled_and_missing(s: Situation, events: Sequence[LogEvent]) -> dict[str, object]:
+    """The words on the ranks that came more than once, and on those that never came."""
+    ranks, world = [e.rank for e in events if e.rank is not None], events[0].number("world_size") or len(s.case.world)
+    twice, never = sorted({r for r in ranks if ranks.count(r) > 1}), sorted(set(range(world)) - set(ranks))
+    return {"twice": w.name_ranks(twice), "never": w.name_ranks(never), "world": world}
+
+
+def started_fewer(s: Situation) -> list[LogEvent]:
+    """What a launcher of all nodes said of the number of processes that it starts, and the larger world that each of them then took; nothing where the start went on."""
+    told = still_starting(s, s.events.of("launchers.world"))
+    starts, wanted = [e for e in told if e["starts"]], [e for e in told if not e["starts"]]
+    sizes, worlds = ({e.number("world_size") or 0 for e in side} for side in (starts, wanted))
+    is_less = len(sizes) == len(worlds) == 1 and min(sizes) < min(worlds) and len(wanted) >= min(sizes)
+    failed = s.events.of(
+        "store.connect_timed_out", "store.connect_failed", "store.clients_joined", "store.barrier_timed_out"
+    )
+    return [starts[0], wanted[-1], *s.events.of("launchers.here_only"), *failed[:1]] if is_less and failed else []
+
+
 def sure_beside(s: Situation, confidence: float, events: Iterable[LogEvent] = ()) -> float:
     """The confidence of a rule on the start: less where an exception of another kind may have come first, of whose traceback no event is a line."""
     first = first_exception(s)
@@ -382,6 +366,19 @@ def only_probed(s: Situation, events: Sequence[LogEvent]) -> bool:
         return False
     behind = [x.text for x in s.case.log[events[-1].order + 1 :] if x.text.strip() and _OF_UCX not in x.text]
     return len(behind) >= _PRINTS_ON and not any(_OF_FAILURE.search(text) for text in behind)
+
+
+def may_lock_all(s: Situation, events: Iterable[LogEvent]) -> bool:
+    """Whether every node that failed told that a process may lock all memory: something else keeps it from registering."""
+    asked = {(e.host, e.order) for e in s.events.of("rdma.limit_asked")}
+    told = [e for e in s.events.of("rdma.limit_none") if not e["answer"] or _is_answer(e, asked)]
+    hosts = {e.host for e in told}
+    return bool(hosts) and ("" in hosts or {e.host for e in events} <= hosts)
+
+
+def _is_answer(event: LogEvent, asked: set[tuple[str, int]]) -> bool:
+    """Whether the question stands before it; other nodes may have printed between."""
+    return any(host == event.host and 0 < event.order - order <= _MOST_BETWEEN for host, order in asked)
 
 
 def is_line_of(error: SeenError, event: LogEvent) -> bool:

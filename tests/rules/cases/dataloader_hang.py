@@ -84,6 +84,38 @@ def _reads(call: str, steps: int = 0) -> Later:
     )
 
 
+_DUMP = """\
+{} 20418{}
+Process 20418: /env/bin/python train.py
+Python v3.10.12 (/env/bin/python3.10)
+
+Thread 20418 (idle): "MainThread"
+    select (selectors.py:416)
+    get (multiprocessing/queues.py:113)
+    _try_get_data (torch/utils/data/dataloader.py:1251)
+    _next_data (torch/utils/data/dataloader.py:1458)
+    __next__ (torch/utils/data/dataloader.py:734)
+    train (train.py:21)
+"""
+_WORKER = """\
+$ py-spy dump --pid 61719   # a worker of the loader of rank 1
+Process 61719: /env/bin/python train.py
+Python v3.10.12 (/env/bin/python3.10)
+
+Thread 61719 (idle): "MainThread"
+    wait (threading.py:355)
+    decode (data.py:97)
+    fetch (torch/utils/data/_utils/fetch.py:54)
+    _worker_loop (torch/utils/data/_utils/worker.py:358)
+    run (multiprocessing/process.py:108)
+"""
+_ONE_WAITS = timeouts((0, 1304, "ALLREDUCE", 9000)) + "\n"
+_NOT_THERE = (
+    "[rank1]:[E829 15:02:41.9 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a collective timeout "
+    "from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: {}, last completed NCCL work: 1303.\n"
+)
+
+
 CASES = {
     "dataloader-hang": (
         Fires(log_case(_PASTED), (0,)),
@@ -116,5 +148,9 @@ CASES = {
         Quiet(
             log_case("".join(_LACKS.replace("rank2", f"rank{r}") for r in range(4)) + _OTHERS_WAIT), "all ranks say so"
         ),
+        Fires(log_case(_DUMP.format("$ py-spy dump --pid", "   # rank 1") + _ONE_WAITS), (1,)),
+        Fires(log_case(_DUMP.format("$ py-spy dump --pid", "   # rank 1") + _WORKER + _ONE_WAITS), (1,)),
+        Fires(log_case(_DUMP.format("$ py-spy dump --pid", "") + _ONE_WAITS + _NOT_THERE.format(1303)), (1,)),
+        Fires(log_case(_DUMP.format("$ py-spy dump --pid", "") + _ONE_WAITS + _NOT_THERE.format(1304)), ()),
     ),
 }

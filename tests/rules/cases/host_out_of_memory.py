@@ -39,6 +39,13 @@ def _used(*gigabytes: int) -> str:
     return "\n".join([*said, "run.sh: line 16: 218 Killed                  python train.py"])
 
 
+_SERVER = """\
+kernel: Out of memory: Killed process 20411 (sgl_diffusion::) total-vm:189233416kB, anon-rss:97114580kB
+[08-28 14:04:08] Rank 2 scheduler is dead. Please check if there are relevant logs.
+[08-28 14:04:10] Exit code: {}
+"""
+
+
 CASES = {
     "host-out-of-memory": (
         Fires(log_case(_STARTED), (1,)),
@@ -71,5 +78,7 @@ CASES = {
         Fires(log_case(_used(5, 46, 105, 161)), (0,)),
         Quiet(log_case(_used(5, 46, 44, 45)), "the memory in use stayed as it was"),
         Quiet(log_case("torch.OutOfMemoryError: CUDA out of memory."), "the memory of the device"),
+        Fires(log_case(_SERVER.format(-9)), (2,)),
+        Fires(log_case(_SERVER.format(-6)), ()),
     ),
 }

@@ -10,6 +10,15 @@ node-b:3:5 [3] NCCL INFO Channel 03/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
 node-b:3:7 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.8.31<4> with error 12, opcode 0, len 0, vendor err 129
 """
 
+_OWN = "node-{}:3:4 [{}] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_modify_qp failed with error {}\n"
+_RAISED = "[rank{}]: Call to ibv_modify_qp failed with error {}\n"
+_UCX = """\
+[node-a:546:0:546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)
+[node-a:546:0:546] ib_mlx5_log.c:139  RC QP 0xa9f wqe[0]: SEND s-e [inl len 18]
+"""
+_ENDS = "node-a:1:2 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 16 - Init START\n"
+
+
 CASES = {
     "ib-roce-config": (
         Fires(log_case(_RETRIED), ()),
@@ -53,6 +62,20 @@ CASES = {
         Quiet(
             log_case("NET/IB : Got completion with error 5, opcode 0, len 0, vendor err 249\n"),
             "flushed requests (5) follow from an earlier failure",
+        ),
+        Fires(log_case(_UCX), ()),
+        Fires(log_case(_UCX + "[rank0] Fatal Python error: Aborted\n"), ()),
+        Quiet(
+            log_case(_UCX + "[rank0] Fatal Python error: Segmentation fault\n"),
+            "a process that crashed by itself, whose peers get no answer",
+        ),
+        Quiet(log_case("step 3 loss 0.1\n" + _UCX), "transfers that had got their answers for some steps"),
+        Fires(
+            log_case(_ENDS + _OWN.format("b", 3, "No data available") + _RAISED.format(11, "No data available")), (11,)
+        ),
+        Fires(
+            log_case(_ENDS + _OWN.format("b", 3, "Connection timed out") + _RAISED.format(11, "Connection timed out")),
+            (),
         ),
     ),
 }

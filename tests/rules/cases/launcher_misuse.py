@@ -43,6 +43,14 @@ def _given(*ranks: int) -> str:
     return "".join(lines) + "Initializing Distributed\n^CTraceback (most recent call last):\nKeyboardInterrupt\n"
 
 
+_STARTS = """\
+[2022-09-12 19:22:03,518] [WARNING] [runner.py:178:fetch_hostfile] Unable to find hostfile, will proceed with training with local resources only.
+[2022-09-12 19:22:05,290] [INFO] [launch.py:123:main] dist_world_size=2
+"""
+_WANTS = "NeoXArgs.configure_distributed_args() using world size: {} and model-parallel size: 1\n"
+_NOBODY = "TimeoutError: The client socket has timed out after 1800s while trying to connect to (node-a, 29500).\n"
+
+
 CASES = {
     "launcher-misuse": (
         Fires(log_case(_BEYOND), ()),
@@ -74,6 +82,15 @@ CASES = {
                 "Failed: environment variable RANK expected, but not set, falling back to single GPU\nstep 1 loss 2.0"
             ),
             "a program that goes on alone",
+        ),
+        Fires(log_case(_STARTS + 2 * _WANTS.format(8) + _NOBODY), ()),
+        Quiet(
+            log_case(_STARTS + 2 * _WANTS.format(2) + _NOBODY),
+            "the launcher starts the whole world; the endpoint is wrong",
+        ),
+        Quiet(
+            log_case(_STARTS + 2 * _WANTS.format(8) + "step 1 loss 0.3 lr 0.1\n"),
+            "a start that went on, whatever it had told of its world",
         ),
     ),
 }

@@ -10,6 +10,9 @@ _OF_UCX = (
 )
 _STEPS = "\n".join(f"step {i} loss 2.1" for i in range(20))
 
+_FAILED = "misc/ibvwrap.cc:217 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n"
+
+
 CASES = {
     "memlock-limit": (
         Fires(
@@ -32,5 +35,14 @@ CASES = {
         Fires(log_case(_OF_UCX + "Starting\nRuntimeError: it failed\n"), ()),
         Fires(log_case(_OF_UCX + "pml_ucx.c:309  Error: Failed to create UCP worker\nMPI_Init\naborted\n"), ()),
         Quiet(log_case(_OF_UCX + _STEPS), "the training moved on without it"),
+        Quiet(
+            log_case("+ ulimit -l\nunlimited\n" + _FAILED),
+            "the script that starts the job shows that there is no limit",
+        ),
+        Fires(log_case("+ ulimit -l\n65536\n" + _FAILED), ()),
+        Fires(log_case("user@login:~$ ulimit -l\nunlimited\n" + _FAILED), ()),
+        Fires(
+            log_case("node-a: + ulimit -l\nnode-a: unlimited\n" + "node-a: ready\n" * 9 + f"node-b: {_FAILED}" * 9), ()
+        ),
     ),
 }

@@ -32,6 +32,13 @@ _LATE = counted((0, 49, 49), (1, 49, 49)).replace(
 _LOADS = {2: "loads the draft model", 3: "loads the draft model"}
 _SERVES = {0: "sets the size of the cache", 1: "sets the size of the cache"}
 
+# Rank 2 has fewer rounds; it waits in what comes after them, or has gone on where nobody's watchdog spoke.
+_FEWER = _said({r: f"49 samples, {2 if r == 2 else 3} steps per epoch" for r in _ALL})
+_APART = timeouts((2, 3, "ALLREDUCE", 1), *((r, 700, "_ALLGATHER_BASE", 900) for r in (0, 1, 3)))
+_EPOCH = _said("starting epoch {n}", 1)
+_WENT_ON = _EPOCH + _said("finished step {n}, waiting in barrier", 2) + "[rank2] starting epoch 2\n"
+_LIMIT = "slurmstepd: error: *** JOB 8812 ON node-1 CANCELLED AT 2025-05-14T11:02:20 DUE TO TIME LIMIT ***\n"
+
 _WAIT_OF_2 = timeouts((2, 64, "ALLGATHER", 1))
 
 
@@ -173,6 +180,15 @@ CASES = {
             (0,),
             cause="uneven-inputs",
         ),
+        Fires(log_case(_FEWER + _APART), (2,), cause="uneven-inputs"),
+        Fires(log_case(_FEWER.replace("steps per epoch", "micro_batches") + _APART), (2,), cause="uneven-inputs"),
+        Fires(log_case(_FEWER + _WENT_ON + _LIMIT), (2,), cause="uneven-inputs"),
+        Quiet(log_case(_FEWER + _EPOCH + _LIMIT), "some have fewer rounds, and nobody stands apart"),
+        Quiet(
+            log_case(_said("took batch:{n}", 40) + "[rank2] took batch:0\n" + _LIMIT),
+            "a number that counts a loop up is not how long it is",
+        ),
+        Quiet(log_case(_FEWER.replace("2 steps", "3 steps") + _WENT_ON + _LIMIT), "as many rounds on all"),
         Quiet(log_case(_ROUNDS + _WAIT), "they are alike to the end"),
         Quiet(
             log_case("".join(_said({r: f"round {n}: {5 + r} groups kept" for r in _ALL}) for n in range(4)) + _WAIT),

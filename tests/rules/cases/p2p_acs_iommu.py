@@ -9,6 +9,13 @@ _DIRECT = "node-a:41:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\
 _TABLE = "P2P=Enabled Latency (P2P Writes) Matrix (us)\n   GPU     0      1\n     0   4.95 {0}\n     1 {0}   2.08\n"
 _WITHOUT = "$ NCCL_P2P_DISABLE=1 vllm serve m --tensor-parallel-size 2\n"
 
+_FIRST = "".join(
+    f"[rank{r}]:[E913 22:30:08.1 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
+    "OpType=BROADCAST, NumelIn=205783040, NumelOut=205783040, Timeout(ms)=600000) ran for 600023 milliseconds before timing out.\n"
+    for r in range(2)
+)
+
+
 CASES = {
     "p2p-acs-iommu": (
         Fires(
@@ -74,5 +81,10 @@ CASES = {
         Quiet(log_case(_DIRECT + _WITHOUT + "^C\n"), "without P2P it does not run either"),
         Quiet(log_case(_TABLE.format("2.11")), "the copies take microseconds"),
         Fires(log_case(_TABLE.format("49206.66")), ()),
+        Fires(log_case(_FIRST), ()),
+        Quiet(
+            log_case("step 1: loss 0.4 lr 5e-07\n" + _FIRST),
+            "the first call of a later group: the devices have exchanged data before",
+        ),
     ),
 }

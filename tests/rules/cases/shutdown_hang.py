@@ -90,6 +90,18 @@ _ABORTED = """\
 [rank0]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 0] Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0
 """
 
+_AT_EXIT = _CTRL_C.replace("^C", "Error in atexit._run_exitfuncs:\n").format(
+    "self.acquire()", 'filelock/_api.py", line 264, in acquire'
+)
+_RAN = (
+    "{'train_runtime': 4360.4, 'train_loss': 1.2}\n"
+    + 90 * "filelock: Lock 14 not acquired on /home/a/table.lock, waiting 0.05 seconds ...\n"
+)
+_BROADCAST = "".join(
+    _TIMEOUT.replace("ank1", f"ank{r}").replace("ank 1", f"ank {r}").replace("ALLREDUCE", "BROADCAST") for r in (0, 1)
+)
+
+
 CASES = {
     "shutdown-hang": (
         Fires(log_case(_ABORTED), ()),
@@ -156,6 +168,16 @@ CASES = {
         Quiet(
             make_case(_DONE, hang="suspected", exits={1: ended("exit")}, more={0: {"stacks": (_JOINS, _GETS)}}),
             "another rank is still at work",
+        ),
+        Fires(log_case(_RAN + _AT_EXIT), ()),
+        Quiet(
+            log_case(_AT_EXIT), "it was interrupted a second time, at its end, and nothing tells that its work was done"
+        ),
+        Quiet(log_case(_RAN + _PLOT + _AT_EXIT), "interrupted in its program first, and in its end by the next Ctrl-C"),
+        Fires(log_case("".join(f"rank {r}: training finished\n" for r in (0, 1)) + _BROADCAST), ()),
+        Quiet(
+            log_case("".join(f"rank {r}: init_process_group done\n" for r in (0, 1)) + _BROADCAST),
+            "what the ranks were done with was a part of their start",
         ),
     ),
 }

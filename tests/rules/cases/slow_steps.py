@@ -13,6 +13,11 @@ _TIMEOUT = (
 )
 
 
+_CORES = "CPU(s):                               368\n"
+_LOAD = "top - 17:19:44 up 9 days,  4:02,  3 users,  load average: {}.12, 177.50, 102.77\n"
+_STEPS = "".join(f"step:  {n}  loss: 0.0{n}2  step_time: 115.7s\n" for n in range(1, 5))
+
+
 def _meters(step_s: float, data_s: float, count: int = 8) -> str:
     return "".join(
         f"Epoch: [0][{i * 10}/5005]\tTime {step_s:.3f} ({step_s:.3f})\tData {data_s:.3f} ({data_s:.3f})\tLoss 2.{9 - i}\n"
@@ -50,5 +55,8 @@ CASES = {
         Quiet(log_case(_passes(654.9, 1.2)), "a first step that compiles"),
         Quiet(log_case(_bar(([0.3] * 10 + [9.0]) * 3)), "a slow step now and then"),
         Quiet(log_case(_meters(33.1, 32.8) + _TIMEOUT), "a job that hangs"),
+        Fires(log_case(_CORES + _STEPS + _LOAD.format(1934)), ()),
+        Quiet(log_case(_CORES + _STEPS + _LOAD.format(412)), "a busy machine"),
+        Quiet(log_case("n0: " + _CORES + "n1: " + _LOAD.format(1934) + _STEPS), "the load of another machine"),
     ),
 }

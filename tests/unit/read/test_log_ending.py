@@ -52,6 +52,14 @@ def test_a_process_that_left_with_its_group_ended_well_where_nothing_failed(text
     assert judge_case(log_case(text)).diagnosis.outcome is outcome
 
 
+@pytest.mark.parametrize(
+    ("word", "outcome"),
+    [("Finished in 8.81 seconds", Outcome.CLEAN), ("Finished saving the checkpoint in 8.81 seconds", Outcome.MOVES)],
+)
+def test_a_last_word_on_a_part_is_not_the_end_of_the_job(word: str, outcome: Outcome) -> None:
+    assert judge_case(log_case(f"{STEPS}{word}\n")).diagnosis.outcome is outcome
+
+
 ELASTIC = "[INFO] torch.distributed.elastic.agent.server.api: [default] "
 KILLED = "[ERROR] torch.distributed.elastic.multiprocessing.api: failed (exitcode: -9) local_rank: 0 (pid: 31) of binary: python\n"
 AGAIN = f"{ELASTIC}Rendezvous complete for workers. Result: restart_count=1 master_addr=a master_port=29500\n"

@@ -29,7 +29,7 @@ _SAYS_IT_ENDED = r"(?:complet(?:e|ed|es)|finish(?:ed|es)?|done|over|ended|succee
 _LAST_WORD = lazy_pattern(
     rf"\b{_WHOLE}\b(?: \w+){{0,3}} {_SAYS_IT_ENDED}\b"
     rf"|\b(?:finish(?:ed|es)?|complet(?:ed|es)|end(?:ed)? of|done with|ends?) (?:the |all |of )?(?:\w+ )?{_WHOLE}\b"
-    r"|^(?:all )?(?:done|finished|completed|success|bye|goodbye)\b(?!:? ?(?:loading|init|prepar|build|compil|reading|eval|valid))"
+    r"|^(?:all )?(?:done|finished|completed|success|bye|goodbye)\b(?!:? ?(?:loading|init|prepar|build|compil|reading|eval|valid|saving|writing|checkpointing))"
     rf"|^(?:(?:total|overall|wall|elapsed) )*(?:{_WHOLE} )(?:(?:wall|run)[- ]?)?time\b\W{{0,6}}(?:of |was |is )?\d"
     r"|^(?:total|overall|elapsed|wall)(?:[ -](?:run|wall|elapsed))?[ -]?time\b\W{0,6}(?:of |was |is )?\d|^(?:all (?:tests|checks) )?pass(?:ed)?\b\W*$"
     r"|\bprocess(?:ing)?[ _]group (?:was |is )?(?:destroyed|finalized)|\b(?:destroyed|finalized) (?:the )?process(?:ing)?[ _]group",

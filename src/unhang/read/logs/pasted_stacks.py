@@ -85,6 +85,7 @@ class _Open:
     is_call: bool = False
     by_timer: bool = False
     is_spy: bool = False  # its threads have a line each
+    is_command: bool = False  # somebody ran it for a rank
     threads: list[tuple[str, list[Frame], LogLine, int]] = field(default_factory=list)
 
 
@@ -100,7 +101,7 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
         current = opened.setdefault(who, _Open())
         if heading := _heading(line) or _by_faulthandler(line):
             _finish(current, found)
-            opened[who] = heading
+            opened[who] = _named_before(heading, current)
             of_collective = line.rank if text.rstrip().endswith(_OF_COLLECTIVE) else None
         elif thread := _THREAD.match(text) or _FAULT_THREAD.match(text):
             named = thread.groupdict()
@@ -185,13 +186,21 @@ def _heading(line: LogLine) -> _Open | None:
     if line.rank is not None and text.endswith(_OF_COLLECTIVE):
         return _Open(f"rank {line.rank}", (line.rank,), is_printed=True, is_call=True)
     if command := _COMMAND.match(text):
-        return _Open(f"rank {command['rank']}", (int(command["rank"]),), is_spy=command["tool"] == "py-spy")
+        return _Open(
+            f"rank {command['rank']}", (int(command["rank"]),), is_spy=command["tool"] == "py-spy", is_command=True
+        )
     match = _HEADING.match(text)
     if match is None or len(text) > 80 or not (text.endswith(":") or len(text) < 24) or _SPY_FRAME.match(text):
         return None
     first, last = int(match["first"]), int(match["last"] or match["first"])
     more = [int(n) for n in re.findall(r"\d+", match["more"] or "")]
     return _Open(text.strip("#=*- []():"), tuple(sorted({*range(first, min(last, first + 4096) + 1), *more})))
+
+
+def _named_before(heading: _Open, before: _Open) -> _Open:
+    """What a tool prints of its process, with the rank that the command for it had named."""
+    is_its_head = before.is_command and not before.threads and not heading.ranks and not heading.fatal
+    return replace(heading, label=before.label, ranks=before.ranks) if is_its_head else heading
 
 
 def _frame(text: str, in_stack: bool) -> Frame | None:

@@ -70,7 +70,9 @@ _BIG = 1_000_000  # elements; a barrier or a flag is smaller, and waits for rank
 _BUS = ("kernel.iommu_fault", "kernel.p2p_wrong_data")
 _SETTINGS = ("kernel.acs_redirect", "kernel.iommu_on")
 _BULK = frozenset({"BROADCAST", "ALLREDUCE", "_ALLGATHER_BASE", "ALLGATHER", "_REDUCE_SCATTER_BASE", "REDUCE"})
-_OTHER = ("fabric.", "rdma.", "shm.", "kernel.xid", "kernel.off_the_bus", "nccl.result", "nccl.channel_net", "work.")
+_OTHER = (
+    "fabric.", "rdma.", "shm.", "kernel.xid", "kernel.off_the_bus", "nccl.result", "nccl.channel_net", "work.", "progress.step",
+)  # fmt: skip
 
 _SHM_NAMED = ("shm.no_space", "shm.worker_bus_error")
 _SHM_FAILED = ("shm.segment_failed", "shm.torch_failed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -28,7 +27,8 @@ from unhang.rules.failure import (
 )
 from unhang.rules.host_waits import end_the_thread, timer_off, undone_item, without_its_server
 from unhang.rules.late import driver
-from unhang.rules.log_lines import SIGNALS, came_to_its_end, found_in, quote, rank_of_actor, ranks_in, stood_before
+from unhang.rules.log_ends import SIGNALS, came_to_its_end, signal_name
+from unhang.rules.log_lines import found_in, quote, rank_of_actor, ranks_in, stood_before
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)
@@ -52,14 +52,6 @@ _ABORTED, _NEAR_FRAMES = ("Aborted", "SIGABRT", "6"), 40
 _OF_TIME = lazy_pattern(r"(?i)time")
 _HAS_BEGUN = 5  # lines, before which nothing shows that the job moved
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
-
-
-def signal_name(number: int | None) -> str:
-    """`SIGKILL` for 9."""
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
 
 
 @rule("rank-crashed", names=Names.FAILURE)
@@ -396,5 +388,5 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
         words = {"who": name_or(ranks, "the job"), "at": f": {w.place(frame)}"}
         yield Found(0.8, ranks, lines, words, say="log", fixes=("order", "threads"), victims=())
     elif last and not doings:
-        sure = 0.7 if last[1].says == "hang" else 0.88
+        sure = 0.7 if last[1].says == "hang" or last[0].kind == "ending.finished" else 0.88
         yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log", fixes=("order", "threads"))

@@ -44,6 +44,7 @@ from unhang.rules.host_waits import end_the_thread
 from unhang.rules.known_repairs import of_allocation
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
+    died_alone,
     found_in,
     is_not_of_the_program,
     known_of,
@@ -196,7 +197,7 @@ def _killed(s: Situation, events: Sequence[LogEvent], confidence: float, say: st
     killed = tuple(r for r, e in sorted(s.case.ranks.items()) if e.exit is not None and e.exit.code in _KILLED)
     who_died = [e for e in events if say != "guess" or e.kind.startswith(("ending.", "elastic."))]
     named = ranks_in(who_died) or ranks_of_pids(s, (*events, *s.events.of("kernel.oom_kill")))
-    ranks = named or killed or rank_of_actor(s) or only_rank(s)
+    ranks = named or killed or rank_of_actor(s) or only_rank(s) or died_alone(s)
     return found_in(s, events, confidence, ranks, words={"who": name_or(ranks, "a process")}, say=say)
 
 

@@ -16,12 +16,13 @@ from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weig
 from unhang.rules.base import AGAIN, Found, Names, rule
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
 from unhang.rules.known_repairs import of_error
-from unhang.rules.log_lines import found_in, known_of, only_probed, quote, row_of_exception
+from unhang.rules.log_lines import found_in, known_of, may_lock_all, only_probed, quote, row_of_exception
 from unhang.rules.wording import name_ranks
 
 _TERMINATED = -15  # by the launcher, after another had failed
 
 _MOST_LINES = 3000
+_LOCKED = "memlock-limit"
 _OF_WORK = ("progress.", "learn.", "work.")
 _SAY_THEMSELVES = ("scheduler", "launcher")  # such a line is printed where something has failed, and only there
 # Who sees that ranks differ is not who differs.
@@ -133,6 +134,8 @@ def _known_lines(s: Situation) -> Iterator[_KnownLine]:
         seen.add(event.text)
         row = best_cause(event.text)
         if row is None or not (is_trouble or row.layer in _SAY_THEMSELVES):
+            continue
+        if row.cause == _LOCKED and may_lock_all(s, (event,)):
             continue
         if event.order >= ended and not only_probed(s, (event,)):
             yield _KnownLine(row, event)

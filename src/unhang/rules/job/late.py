@@ -9,7 +9,7 @@ from itertools import pairwise
 from unhang.analyze.activity import is_loader_worker
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of
-from unhang.analyze.going_on import missing_by_lines
+from unhang.analyze.going_on import missing_by_lines, not_come
 from unhang.analyze.handled import swallowed_by
 from unhang.analyze.leaving import destroyed_before
 from unhang.analyze.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
@@ -103,14 +103,14 @@ def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
     """Stacks in a log that show some ranks in their loader, and no named rank elsewhere but in a collective."""
     doings = doings_of(s)
     fetching = [d for d in doings if d.kind == "loader"]
-    others = [d for d in doings if d.kind != "loader" and d.ranks]
+    others = [d for d in doings if d.kind not in ("loader", "worker") and d.ranks]
     if not fetching or any(d.kind != "collective" for d in others):
         return
     if len({d.ranks for d in fetching}) > max(1, len(others)):
         return
     named, caller = tuple(sorted({r for d in fetching for r in d.ranks})), fetching[0].caller
-    missing = missing_by_lines(s) if not named else None
-    ranks = named or only_rank(s) or (missing[0] if missing and len(missing[0]) == len(fetching) == 1 else ())
+    missing = sorted(not_come(s)[1]) or (known[0] if (known := missing_by_lines(s)) is not None else ())
+    ranks = named or only_rank(s) or (tuple(missing) if len(missing) == len(fetching) == 1 else ())
     ranks = ranks or (a_round_behind(s) if len(fetching) == 1 else ())
     words = {
         "who": name_or(ranks, "a rank"),

@@ -105,7 +105,9 @@ def call_of_a_few(s: Situation, few: told_apart.FewInACall) -> Found:
 @_told_by("unlike-numbers", told_apart.unlike_numbers)
 def unlike_in_the_last_round(s: Situation, unlike: told_apart.Unlike) -> Found:
     """A shape is of a tensor that they exchange; batches are what a loop goes by, and explain that the calls differ; other numbers may decide a branch."""
-    sides = grouped((line.values, line) for line in unlike.lines)
+    sides = grouped(
+        (line.values if not unlike.is_fewer else (str(line.rank in unlike.odd),), line) for line in unlike.lines
+    )
     fewest = min(map(len, sides.values()))
     few = [side for side in sides.values() if len(side) == fewest]
     culprits = unlike.odd or (tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ())
@@ -115,8 +117,8 @@ def unlike_in_the_last_round(s: Situation, unlike: told_apart.Unlike) -> Found:
         0.78 if is_rounds else 0.75 if unlike.is_shape else 0.65,
         culprits,
         (*quote_own(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
-        {"first": first, "other": other},
-        f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
+        {"first": first, "other": other, "who": w.name_ranks(culprits)},
+        f"{'shape' if unlike.is_shape else OTHERWISE}/{'fewer' if unlike.is_fewer else 'calls' if unlike.odd else OTHERWISE}",
         fixes=OF_THE_DATA if is_rounds else OF_THE_PROGRAM,
         cause="size-mismatch" if unlike.is_shape else "uneven-inputs" if is_rounds else "",
     )

@@ -10,6 +10,7 @@ from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import (
     beyond_their_world,
+    doubled_and_missing,
     found_in,
     has_other_error,
     numbered_twice,
@@ -17,6 +18,7 @@ from unhang.rules.log_lines import (
     other_sizes,
     own_loopback,
     started_bare,
+    started_fewer,
     still_starting,
     sure_beside,
     was_killed,
@@ -316,7 +318,7 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     events = still_starting(s, named)
     if not events:
         if doubled := numbered_twice(s):
-            words = {"what": "several processes claim the same rank", **_doubled_and_missing(s, doubled)}
+            words = {"what": "several processes claim the same rank", **doubled_and_missing(s, doubled)}
             yield found_in(s, doubled[:_MOST_LAST_LINES], 0.88, (), words=words, say="doubled", fixes=("launcher",))
         elif beyond := beyond_their_world(s):
             rank, size = beyond[-1]["given"] or beyond[-1].rank, beyond[0]["set_size"] or beyond[0]["of"]
@@ -325,6 +327,9 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
         elif bare := started_bare(s):
             words = {"world": bare[-1]["world_size"]}
             yield found_in(s, bare, 0.95, (), words=words, say="bare", fixes=("srun",))
+        elif fewer := started_fewer(s):
+            words = {"started": fewer[0]["world_size"], "world": fewer[1]["world_size"]}
+            yield found_in(s, fewer, 0.96, (), words=words, say="fewer", fixes=("hosts",))
         return
     kinds, alone = {e.kind for e in events}, _without_variable(s, events)
     culprits = tuple(sorted({r for e in events if (r := _wrong_rank(e)) is not None})) or alone
@@ -346,12 +351,6 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     where = w.own_line(errors[0].frames) if errors else None
     confidence = sure_beside(s, 0.96)
     yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes, location=where)
-
-
-def _doubled_and_missing(s: Situation, events: Sequence[LogEvent]) -> dict[str, object]:
-    ranks, world = [e.rank for e in events if e.rank is not None], events[0].number("world_size") or len(s.case.world)
-    twice, never = sorted({r for r in ranks if ranks.count(r) > 1}), sorted(set(range(world)) - set(ranks))
-    return {"twice": w.name_ranks(twice), "never": w.name_ranks(never), "world": world}
 
 
 _DISAGREE = "the launcher and the program do not agree on the processes of the job"

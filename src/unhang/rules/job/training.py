@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze import by_kind
+from unhang.analyze.crowded import crowded
 from unhang.analyze.log_progress import slow_starts, slower, starved
 from unhang.analyze.own_lines import empty_epochs, parted_replicas, same_evaluations
 from unhang.analyze.situation import Situation
@@ -180,6 +181,9 @@ def slow_steps(s: Situation) -> Found | None:
             fixes=("workers", "no-timeout"),
             is_root=True,
         )
+    if crowd := crowded(s.events):
+        words = {"load": f"{crowd.load:.0f}", "cores": crowd.cores}
+        return found_in(s, crowd.events, 0.82, (), words=words, say="cores", fixes=("threads", "no-timeout"))
     if last := slower(s.events):
         words = {"before": f"{last.before_s:.3g}", "after": f"{last.after_s:.3g}"}
         return found_in(s, last.events, 0.75, (), words=words, say="slower", fixes=("look", "no-timeout"))
