@@ -59,7 +59,7 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
         is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or tags_apart(s) or wrong_peers(s))
         for cycle in s.waits.cycles:
             skipped = left_out_transfer(s, cycle)
-            is_explained = _is_of_another_kind(s, cycle) or is_of_partners or order.left_out(s, cycle)
+            is_explained = bool(_is_of_another_kind(s, cycle) or is_of_partners or order.left_out(s, cycle))
             is_explained = is_explained or (skipped is None and left_transfers(s) is not None)
             is_of_stacks = s.standing is not None and any(
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
