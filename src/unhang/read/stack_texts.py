@@ -34,6 +34,8 @@ _CERTAIN_ERROR = lazy_pattern(
 _TASK = lazy_pattern(r"(?:\w+\.)*RayTaskError(?:\([\w.]{1,200}\))?: |ray::\S.{0,300}\(pid=\d")
 # Where an exception came from in C++ says no more of what it was, and may be another one's.
 _BACKTRACE = ("Exception raised from ", "C++ CapturedTraceback:", "frame #")
+# How glog, and Python's logging with a date, begin a line of their own: no message of an exception goes on there.
+_LOGGED = re.compile(r"\[?[EFIW]\d{3,4} \d\d:\d\d:\d\d|\[[EFIW] [\w.]+:\d+\]|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 # Processes that write at the same moment: each word as often as there are of them.
 _WRITTEN_AT_ONCE = lazy_pattern(r"((?:\w+\.)*[A-Z]\w*?(?:Error|Exception))\1+")
 _NO_ERROR = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "WARN", "CRITICAL", "NOTE", "FATAL", "TRACE"})
@@ -145,7 +147,8 @@ class TracebackReader:
     def _message(self, line: str) -> bool:
         current = self._open
         assert current is not None
-        is_over = not line.strip() or line.startswith(_BACKTRACE) or len(current.message) >= MAX_MESSAGE_LINES
+        is_other = line.startswith(_BACKTRACE) or _LOGGED.match(line) is not None
+        is_over = not line.strip() or is_other or len(current.message) >= MAX_MESSAGE_LINES
         if is_over or not (self._many_lines or current.message[-1].endswith(":")):
             self._open = None
             return False

@@ -199,7 +199,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     if not waits and awaited == (who,):  # in the first call of all, where no watchdog counts yet
         first, ranks = asked[0], tuple(sorted({e.rank for e in asked if e.rank is not None}))
     if (
-        who in ranks
+        who in {*ranks, *(e.rank for e in s.events.of("watchdog.stuck"))}  # its own calls do not end, either
         or s.watchdogs.lagging[0]
         or log_progress.failed_by_itself(s.failures) is not None
         or _failed_before(s, first)
