@@ -91,15 +91,18 @@ C++ CapturedTraceback:
 """,
 }
 PLACES = ("before", "inside", "behind")
+_LABEL = re.compile(r"\d+: |[\w.-]+ +\| ")
+# Also behind a label.
+_OF_A_TRACEBACK = re.compile(r'^\s|\] (?:Traceback \(most|  File "|    \S)')
 
 
 def with_backtrace(log: str, backtrace: str, place: str) -> str:
-    """The log with a backtrace between two of its lines, under the launcher's prefix if all of them have one."""
+    """The log with a backtrace between two of its lines, under the prefix of a launcher or container if all of them have one."""
     lines = log.rstrip("\n").split("\n")
-    prefixes = {match[0] if (match := re.match(r"\d+: ", line)) else "" for line in lines if line}
-    prefix = prefixes.pop() if len(prefixes) == 1 else ""
+    labels = [_LABEL.match(line) for line in lines if line]
+    prefix = labels[0][0] if all(labels) and labels[0] is not None else ""
     at = {"before": 0, "inside": len(lines) // 2, "behind": len(lines)}[place]
-    while 0 < at < len(lines) and (lines[at][:1].isspace() or lines[at - 1][:1].isspace()):
+    while 0 < at < len(lines) and any(_OF_A_TRACEBACK.search(line) for line in lines[at - 1 : at + 1]):
         at += 1
     added = [prefix + line for line in backtrace.rstrip("\n").split("\n")]
     return "\n".join([*lines[:at], *added, *lines[at:], ""])
