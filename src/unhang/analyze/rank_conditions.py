@@ -22,6 +22,7 @@ from unhang.analyze.trees import (
     argument_of,
     file_of,
     importers_beside,
+    inside,
     last_name,
     parameters_of,
 )
@@ -134,6 +135,9 @@ class Evaluation:
                 values = [self.of(v, scopes) for v in node.values]
                 return _joined(values, stops_at=isinstance(node.op, ast.Or))
             case ast.Compare(ops=[op], comparators=[right]):
+                is_set = self.of(_set_under(node, scopes), scopes)
+                if is_set.by_rank and not is_set.is_open:
+                    return Value(bool(is_set.value) is isinstance(op, ast.IsNot), by_rank=True)
                 return _applied(op, self.of(node.left, scopes), self.of(right, scopes))
             case ast.Compare():
                 sides = [self.of(v, scopes) for v in (node.left, *node.comparators)]
@@ -284,6 +288,27 @@ class Evaluation:
             return ask()
         finally:
             self._within.pop()
+
+
+def _set_under(asked: ast.Compare, scopes: Scopes) -> ast.expr | None:
+    """Of `x is not None` and `x is None`: the one test under which a variable, or attribute of the object, that begins as None is set to something."""
+    match asked:
+        case ast.Compare(
+            left=ast.Name() | ast.Attribute() as of,
+            ops=[ast.Is() | ast.IsNot()],
+            comparators=[ast.Constant(value=None)],
+        ):
+            text = ast.unparse(of)
+        case _:
+            return None
+    kinds = ast.ClassDef if isinstance(of, ast.Attribute) else Function | ast.Module
+    scope = next((s for s in reversed(scopes) if isinstance(s, kinds)), None)
+    sets = [n for n in inside(scope, ast.Assign) if text in map(ast.unparse, n.targets)]
+    given = {n for n in sets if not (isinstance(n.value, ast.Constant) and n.value.value is None)}
+    if not given or len(given) == len(sets):
+        return None
+    tests = [n.test for n in inside(scope, ast.If) if given <= {x for s in n.body for x in ast.walk(s)}]
+    return tests[0] if len(tests) == 1 else None
 
 
 def _as_set(bound: Iterable[Bound]) -> list[tuple[ast.expr | None, Scopes]]:

@@ -80,7 +80,7 @@ def fixes_of(
         remedies = (apart or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
     elif gate is not None and gate.by_rank and (asks_for_the_rank(gate) or _ASKED_FOR.search(condition.text)):
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
-        remedies = (read,) if read else _for_every_rank(_where(frame), condition)
+        remedies = (read,) if read else _for_every_rank(frame, condition)
     else:
         shown = (_blank_input(frame, condition, made) or _synced_each_step(frame, made)) if frame is not None else None
         shown = shown or (of_monitor(unsynced_metric(frame, condition.test)) if frame is not None else None)
@@ -247,8 +247,12 @@ _IS_DISTRIBUTED = re.compile(r"(?:\w+\.)*(?:is_initialized|is_available)\(\)")
 _ASKED_FOR = re.compile(r"([\w.]+) is not None")
 
 
-def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
-    asked = _ASKED_FOR.search(condition.text)
+def _for_every_rank(frame: Frame | None, condition: Condition) -> tuple[Fix, Fix]:
+    where, asked = _where(frame), _ASKED_FOR.search(condition.text)
+    if asked is not None and frame is not None and condition.only_on_rank_zero:
+        # What writes the log on rank 0, say: the call itself does not use it.
+        text = line_text(frame.file, frame.line)
+        asked = asked if not text or re.search(rf"\b{re.escape(asked[1])}\b", text) else None
     first = f"give every rank its own {asked[1]}, which only some have now; then, at " if asked else ""
     return (
         edit(

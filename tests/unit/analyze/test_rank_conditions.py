@@ -185,3 +185,39 @@ def test_what_a_class_is_made_with_in_another_file(main: str, expected: object, 
     path = tmp_path / "monitor.py"
     path.write_text(_MONITOR)
     assert outcome(path, 8) == expected
+
+
+_WRITER = """class Trainer:
+    def __init__(self):
+        self.writer = None
+        if {test}:
+            self.writer = SummaryWriter()
+    def log(self):
+        if self.writer is not None:
+            gather()
+def main():
+    run = None
+    if {test}:
+        run = RunLog()
+    if run is None:
+        gather()
+    {later}
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "later", "attribute", "variable"),
+    [
+        ("dist.get_rank() == 0", "", ONLY_ZERO, ONLY_ONE),
+        ("args.log", "", OF_NO_RANK, OF_NO_RANK),
+        ("dist.get_rank() == 0", "run = again()", ONLY_ZERO, OF_NO_RANK),
+    ],
+    ids=["set on rank 0", "set by a setting", "set once more"],
+)
+def test_what_begins_as_none_and_is_set_on_some_ranks(
+    test: str, later: str, attribute: object, variable: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(_WRITER.format(test=test, later=later))
+    assert outcome(path, 8) == attribute
+    assert outcome(path, 14) == variable
