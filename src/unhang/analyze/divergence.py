@@ -219,7 +219,8 @@ def divergence_at(
         seq, shift, calls = stuck.seq, 0, dict(stuck.calls)
         reference, odd, has_majority = split
     found = _describe(case, stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
-    if not shift and found.left_loop is None and len(reference) <= len(odd) and (makers := found.made_by_data):
+    is_open = not shift and found.left_loop is None and found.by_condition is None and len(reference) <= len(odd)
+    if is_open and (makers := found.made_by_data) is not None:
         again = _describe(case, stuck, streams, (seq, 0), calls, _by_usage(streams, seq, makers, (reference, odd)))
         if again.skipped or again.has_majority:
             return again
