@@ -60,7 +60,8 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
         for cycle in s.waits.cycles:
             skipped = left_out_transfer(s, cycle)
             is_explained = bool(_is_of_another_kind(s, cycle) or is_of_partners or order.left_out(s, cycle))
-            is_explained = is_explained or (skipped is None and left_transfers(s) is not None)
+            gone = left_transfers(s)
+            is_explained = is_explained or (gone is not None and (skipped is None or gone.other is None))
             is_of_stacks = s.standing is not None and any(
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
             )
