@@ -23,7 +23,7 @@ def test_every_program_is_used() -> None:
     used = {case.path for case in FAULTY + HEALTHY}
     tests = "".join(path.read_text() for path in HERE.glob("test_*.py"))
     programs = {p for p in (HERE / "programs").glob("*.py") if p.name != "toy.py" and p.name not in tests}
-    assert programs <= used
+    assert {p for p in programs if f'healthy("{p.stem}"' not in tests} <= used
 
 
 def test_the_live_ones_are_in_the_table() -> None:
