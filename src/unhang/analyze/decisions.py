@@ -22,7 +22,7 @@ from unhang.analyze.source import (
     scopes_at,
     surroundings,
 )
-from unhang.analyze.trees import Function, inside, last_name, names_in, nodes_of, program_files
+from unhang.analyze.trees import Function, inside, last_name, names_in, nodes_of, program_files, program_nodes
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
@@ -137,7 +137,7 @@ def made_with(folder: str, names: Sequence[str], argument: str) -> Frame | None:
     """The one line of the program's files that calls one of these without giving an argument."""
     found = [
         frame_at(path, n.lineno)
-        for path, n in _nodes(folder)
+        for path, n in program_nodes(folder)
         if isinstance(n, ast.Call) and last_name(n.func) in names and argument not in {k.arg for k in n.keywords}
     ]
     return found[0] if len(found) == 1 else None
@@ -147,7 +147,7 @@ def asked_by(folder: str, argument: str) -> Frame | None:
     """The one line of the program's files that gives an argument, and not as False."""
     found = [
         frame_at(path, n.lineno)
-        for path, n in _nodes(folder)
+        for path, n in program_nodes(folder)
         if isinstance(n, ast.Call)
         and any(k.arg == argument and ast.unparse(k.value) not in ("False", "None") for k in n.keywords)
     ]
@@ -156,7 +156,7 @@ def asked_by(folder: str, argument: str) -> Frame | None:
 
 def late_buffer(folder: str) -> tuple[Frame, str] | None:
     """The one buffer of a module that is registered empty and filled later: the line that fills it, and its name."""
-    nodes = list(_nodes(folder))
+    nodes = list(program_nodes(folder))
     empty = {name for _, n in nodes if (name := _registered_empty(n))}
     sets = [(path, n, t) for path, n in nodes if isinstance(n, ast.Assign) for t in n.targets]
     fills = {
@@ -179,7 +179,7 @@ def _registered_empty(node: ast.AST) -> str:
 
 def unsynced_monitor(folder: str) -> tuple[Frame, str] | None:
     """The one value that a callback of Lightning monitors and that the program logs without `sync_dist`: its line and name."""
-    calls = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.Call)]
+    calls = [(path, n) for path, n in program_nodes(folder) if isinstance(n, ast.Call)]
     given = [k.value for _, n in calls for k in n.keywords if k.arg == "monitor"]
     given += [n.args[0] for _, n in calls if last_name(n.func) == "EarlyStopping" and n.args]
     return _unsynced_log(calls, {n.value for n in given if isinstance(n, ast.Constant) and isinstance(n.value, str)})
@@ -207,7 +207,7 @@ def unsynced_metric(frame: Frame, test: ast.expr) -> tuple[Frame, str] | None:
     read = [test, *(n.value for n in sets if asked & {ast.unparse(t) for t in n.targets})]
     if not any(n.attr in _METRICS for value in read for n in inside(value, ast.Attribute)):
         return None
-    nodes = list(_nodes(str(Folder(frame.file).parent)))
+    nodes = list(program_nodes(str(Folder(frame.file).parent)))
     calls = [(path, n) for path, n in nodes if isinstance(n, ast.Call)]
     own = {id(a) for _, n in calls if last_name(n.func) == "log" for a in n.args}
     named = {n.value for _, n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in own}
@@ -224,7 +224,7 @@ class PartialLog(NamedTuple):
 
 def partial_log(folder: str) -> PartialLog | None:
     """The one such line of the program's files: a `log(..., sync_dist=True)` under a condition of the rank's own, or a `log_dict` whose keys one leaves out."""
-    found = [one for path, n in _nodes(folder) if isinstance(n, ast.Call) for one in _partly(path, n)]
+    found = [one for path, n in program_nodes(folder) if isinstance(n, ast.Call) for one in _partly(path, n)]
     return found[0] if len(found) == 1 else None
 
 
@@ -254,15 +254,9 @@ def _under_own_test(at: Frame, call: ast.Call) -> PartialLog | None:
     return PartialLog(at, own[0].text, f"self.log({name}, ({value}) if {own[0].text} else 0.0, ..., sync_dist=True)")
 
 
-def _nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
-    for path in program_files(folder) if folder else ():
-        for node in nodes_of(path):
-            yield path, node
-
-
 def returns_none(folder: str, name: str) -> Frame | None:
     """The one line of the program's files at which a function of that name returns None."""
-    functions = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
+    functions = [(path, n) for path, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
     found = [
         Frame(path, n.lineno, name)
         for path, function in functions
@@ -321,7 +315,9 @@ class OptionalOutput(NamedTuple):
 @lru_cache(maxsize=8)
 def optional_output(folder: str) -> OptionalOutput | None:
     """The one output of a `forward` in the files of a folder that hangs on the data of a batch."""
-    forwards = [(path, n) for path, n in _nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == "forward"]
+    forwards = [
+        (path, n) for path, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == "forward"
+    ]
     found = [one for path, forward in forwards for one in _given_under_test(path, forward)]
     return found[0] if len(found) == 1 else None
 
@@ -379,10 +375,12 @@ def loader_kinds(folder: str) -> Decision | None:
     One without fits any data: it leads there, and all ranks go there where one has to.
     """
     bases = {
-        n.name: {last_name(b) for b in n.bases} for _, n in _nodes(folder) if isinstance(n, ast.ClassDef) and n.bases
+        n.name: {last_name(b) for b in n.bases}
+        for _, n in program_nodes(folder)
+        if isinstance(n, ast.ClassDef) and n.bases
     }
     found = []
-    for path, function in _nodes(folder):
+    for path, function in program_nodes(folder):
         if not isinstance(function, ast.FunctionDef) or not function.name.endswith("_dataloader"):
             continue
         made = {kind for c in inside(function, ast.Call) for kind in bases.get(last_name(c.func), ())}

@@ -314,13 +314,16 @@ def _is_by_rounds(
         return False  # one line dispatched different orders: a loop within one of them is no loop of both
     if is_gone and streams.always_follows(reference[0], seq):
         return False  # in the middle of what the loop always does: a call was left out
-    head = Frame(loop.frame.file, loop.header, loop.frame.function)
     is_guarded = (is_gone or has_majority) and is_guarded_in(case, loop, stay)
-    if is_guarded and (is_gone or not ran_out(case, reference, odd, until_ns, head)):
+    if is_guarded and (is_gone or not ran_out(case, reference, odd, until_ns, loop.head)):
         return False  # a round may have left the call out
     # Where the rounds are the same by what the loop goes over, something in it has to tell why they were not.
     is_told = way_out_of(case, stay, left, loop.leavers) is not None
-    return is_told or rounds_of(loop.frame, loop.header) != SAME or counted_by_files(head.file, head.line) is not None
+    return (
+        is_told
+        or rounds_of(loop.frame, loop.header) != SAME
+        or counted_by_files(loop.frame.file, loop.header) is not None
+    )
 
 
 def _describe(

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.source import around, frame_at, nearest
-from unhang.analyze.trees import inside, last_name, nodes_of, program_files
+from unhang.analyze.trees import inside, last_name, program_nodes
 from unhang.model import Frame
 
 _NOT_FINITE = re.compile(r"is_?nan|is_?inf|is_?finite", re.IGNORECASE)
@@ -58,9 +58,7 @@ class Origin(NamedTuple):
 @lru_cache(maxsize=16)
 def origin_in(folder: str) -> Origin | None:
     """The one place of the program that divides by a sum, or takes a logarithm, without a bound."""
-    found = [
-        x for path in program_files(folder) for node in nodes_of(path) if (x := _unbounded(path, node)) is not None
-    ]
+    found = [x for path, node in program_nodes(folder) if (x := _unbounded(path, node)) is not None]
     return found[0] if len(found) == 1 else None
 
 

@@ -19,7 +19,15 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in, ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
-from unhang.analyze.trees import inside, is_local_namesake, last_name, line_text, nodes_of, program_files, tree_of
+from unhang.analyze.trees import (
+    inside,
+    is_local_namesake,
+    last_name,
+    line_text,
+    program_files,
+    program_nodes,
+    tree_of,
+)
 from unhang.model import CollectiveCall, Frame
 
 _STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")
@@ -182,7 +190,7 @@ def _answer(d: Divergence, line: Frame) -> Frame | None:
 @lru_cache(maxsize=8)
 def _counts_its_own_data(folder: str) -> bool:
     """Whether the program gives the Trainer loaders of its own making, and nothing stops it early."""
-    nodes = [n for path in program_files(folder) for n in nodes_of(path)]
+    nodes = [n for _, n in program_nodes(folder)]
     makes = any(isinstance(n, ast.FunctionDef) and n.name in _LOADERS for n in nodes)
     names = (n.name if isinstance(n, ast.alias) else n.id for n in nodes if isinstance(n, ast.alias | ast.Name))
     return makes and not any("EarlyStopping" in name for name in names)

@@ -39,6 +39,11 @@ class LeftLoop:
     header: int
     has_none: bool = False
 
+    @property
+    def head(self) -> Frame:
+        """The first line of the loop."""
+        return replace(self.frame, line=self.header)
+
 
 def left_loop_between(
     case: Case,

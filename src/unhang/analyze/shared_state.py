@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from unhang.analyze.may_differ import OWN, SAME, may_differ
 from unhang.analyze.source import frame_at, function_at, loop_around, nearest, scopes_at, surroundings
-from unhang.analyze.trees import calls_on, covers, inside, last_name, names_in, nodes_of, program_files, tree_of
+from unhang.analyze.trees import (
+    calls_on,
+    covers,
+    inside,
+    last_name,
+    names_in,
+    nodes_of,
+    program_files,
+    program_nodes,
+    tree_of,
+)
 from unhang.model import Frame
 
 _LOSSES = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss")
@@ -33,20 +43,19 @@ _LAST_OF_A_BYTE = 255  # masks of images are bytes
 @lru_cache(maxsize=16)
 def label_set(folder: str, label: int) -> Frame | None:
     """The line of the program that puts a label into a part of a tensor which stands for no class: a negative one, a byte's last, or one whose name says so."""
-    paths = program_files(folder)
-    names = {t.id for path in paths for n in nodes_of(path) for t in _named(n, label)}
+    nodes = list(program_nodes(folder))
+    names = {t.id for _, n in nodes for t in _named(n, label)}
     is_none = label < 0 or label == _LAST_OF_A_BYTE
 
     def _is_it(node: ast.AST) -> bool:
         name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
         return (is_none and _number(node) == label) or (name in names and (is_none or bool(_OF_NONE.search(name))))
 
-    for path in paths:
-        for n in nodes_of(path):
-            puts = isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Subscript) and _is_it(n.value)
-            fills = isinstance(n, ast.Call) and last_name(n.func) in _FILLS and any(map(_is_it, n.args))
-            if puts or fills:
-                return frame_at(path, n.lineno)  # type: ignore[attr-defined]
+    for path, n in nodes:
+        puts = isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Subscript) and _is_it(n.value)
+        fills = isinstance(n, ast.Call) and last_name(n.func) in _FILLS and any(map(_is_it, n.args))
+        if puts or fills:
+            return frame_at(path, n.lineno)  # type: ignore[attr-defined]
     return None
 
 
@@ -94,8 +103,7 @@ def counts_labels(folder: str) -> list[Frame]:
     """The lines of the program that count by label: `torch.bincount(labels * k + ...)`."""
     return [
         frame_at(path, n.lineno)
-        for path in program_files(folder)
-        for n in nodes_of(path)
+        for path, n in program_nodes(folder)
         if isinstance(n, ast.Call) and last_name(n.func) == "bincount"
     ]
 
@@ -250,8 +258,7 @@ def limit_set(folder: str) -> SetLimit | None:
     """The one place of the program that gives its process group a limit."""
     found = [
         (path, k)
-        for path in program_files(folder)
-        for n in nodes_of(path)
+        for path, n in program_nodes(folder)
         if isinstance(n, ast.Call)
         for k in n.keywords
         if k.arg == _LIMITS.get(last_name(n.func), "")
@@ -318,13 +325,7 @@ class PartOfLoader(NamedTuple):
 
 def part_of_loader(folder: str) -> PartOfLoader | None:
     """The one such setting of the program, where each rank has a loader of its own."""
-    given = [
-        (path, k)
-        for path in program_files(folder)
-        for n in nodes_of(path)
-        if isinstance(n, ast.Call)
-        for k in n.keywords
-    ]
+    given = [(path, k) for path, n in program_nodes(folder) if isinstance(n, ast.Call) for k in n.keywords]
     has_own = any(k.arg == "use_distributed_sampler" and ast.unparse(k.value) == "False" for _, k in given)
     parts = [(path, k) for path, k in given if k.arg in _PARTS and _is_part(k.value)]
     if not has_own or len(parts) != 1:
@@ -332,8 +333,7 @@ def part_of_loader(folder: str) -> PartOfLoader | None:
     path, part = parts[0]
     made = [
         (file, c)
-        for file in program_files(folder)
-        for f in nodes_of(file)
+        for file, f in program_nodes(folder)
         if isinstance(f, ast.FunctionDef) and f.name == "train_dataloader"
         for c in inside(f, ast.Call)
         if last_name(c.func) == "DataLoader" and c.args
@@ -355,8 +355,7 @@ def resumes_from(folder: str) -> tuple[Frame, str] | None:
     """(line, checkpoint) of the one call that lets a Trainer go on from what each rank finds for itself."""
     found = [
         (path, k)
-        for path in program_files(folder)
-        for n in nodes_of(path)
+        for path, n in program_nodes(folder)
         if isinstance(n, ast.Call) and last_name(n.func) == "train"
         for k in n.keywords
         if k.arg == "resume_from_checkpoint" and isinstance(k.value, ast.Name)

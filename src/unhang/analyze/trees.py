@@ -123,6 +123,13 @@ def program_files(folder: str) -> list[str]:
     return [str(p) for p in found[:_MOST_FILES]]
 
 
+def program_nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
+    """(file, node) of all nodes of a program's files; none where no folder is known."""
+    for path in program_files(folder) if folder else ():
+        for node in nodes_of(path):
+            yield path, node
+
+
 def files_beside(path: str) -> list[str]:
     """A file of a program, and the others of the program."""
     return [path, *(p for p in program_files(str(Path(path).parent)) if p != path)]

@@ -7,7 +7,7 @@ import re
 
 from unhang.analyze.finite import asks_for_finite
 from unhang.analyze.source import surroundings
-from unhang.analyze.trees import inside, last_name, nodes_of, program_files
+from unhang.analyze.trees import inside, last_name, program_nodes
 from unhang.fix.agreed import ANY_RANK, MEAN, ON_ALL, is_plain, put_around, reached_by_all, test_of
 from unhang.fix.direction import EXCHANGES, TRAINS
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted
@@ -161,10 +161,7 @@ def _brings_together(program: Program, call: ast.Call) -> bool:
         return True
     name = called(call)
     functions = (
-        n
-        for path in program_files(str(program.path.parent))
-        for n in nodes_of(path)
-        if isinstance(n, ast.FunctionDef) and n.name == name
+        n for _, n in program_nodes(str(program.path.parent)) if isinstance(n, ast.FunctionDef) and n.name == name
     )
     return any(EXCHANGES.fullmatch(last_name(c.func)) for f in functions for c in inside(f, ast.Call))
 

@@ -24,7 +24,7 @@ from unhang.analyze.given_back import Kept, Takes, kept_connections, takers
 from unhang.analyze.locks import blocks_around, blocks_at, held_by
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import frame_at
-from unhang.analyze.trees import covers, last_name, line_text, nodes_of, program_files
+from unhang.analyze.trees import covers, last_name, line_text, nodes_of, program_nodes
 from unhang.model import Fix, Frame, RaisedError, RankEvidence, user_frames
 from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
@@ -145,8 +145,7 @@ def _one_function(folder: str, name: str) -> Frame | None:
     """The one function of the program of that name."""
     found = [
         Frame(path, n.lineno, name)
-        for path in program_files(folder)
-        for n in nodes_of(path)
+        for path, n in program_nodes(folder)
         if isinstance(n, ast.FunctionDef) and n.name == name
     ]
     return found[0] if len(found) == 1 else None
@@ -159,8 +158,7 @@ def _one_call(folder: str, asked: str) -> Frame | None:
     last = {name.partition("(")[0].rpartition(".")[2] for name in wanted}
     calls = [
         (path, n)
-        for path in program_files(folder)
-        for n in nodes_of(path)
+        for path, n in program_nodes(folder)
         if isinstance(n, ast.Call)
         and (name := last_name(n.func)) in last
         and not wanted.isdisjoint(_ways_to_write(n, name))

@@ -87,7 +87,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         "group": d.group,
         "steps": _steps(s),
     }
-    header = Frame(loop.frame.file, loop.header, loop.frame.function)
+    header = loop.head
     found = Found(
         0.94 if d.has_majority else 0.85,
         d.odd,

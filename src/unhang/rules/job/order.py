@@ -57,11 +57,11 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
         yield from _two_threads(s)
     elif d is None and s.judges_waits:
         is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or tags_apart(s) or wrong_peers(s))
+        gone = left_transfers(s) if s.waits.cycles else None
         for cycle in s.waits.cycles:
             skipped = left_out_transfer(s, cycle)
-            is_explained = bool(_is_of_another_kind(s, cycle) or is_of_partners or order.left_out(s, cycle))
-            gone = left_transfers(s)
-            is_explained = is_explained or (gone is not None and (skipped is None or gone.other is None))
+            has_left = gone is not None and (skipped is None or gone.other is None)
+            is_explained = _is_of_another_kind(s, cycle) or is_of_partners or has_left or order.left_out(s, cycle)
             is_of_stacks = s.standing is not None and any(
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
             )
