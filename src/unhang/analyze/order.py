@@ -184,7 +184,7 @@ def is_thread_race(s: Situation, d: Divergence) -> bool:
     group = table.groups.index(d.group)
     calls = (d.odd_call, d.reference_call)
     begins = {path[0].function for path in (d.odd_path, d.reference_path) if path}
-    are_apart = len(begins) == 2 and all(begins <= _begins(s, c.rank, group) for c in calls)
+    are_apart = len(begins) == 2 and all(_begin_apart(s, c.rank, group, begins) for c in calls)
     if are_apart or {_by_main_thread(s, c, group) for c in calls} == {True, False}:
         return not any("autograd" in c.thread for c in calls)
     for call in calls:
@@ -198,18 +198,27 @@ def is_thread_race(s: Situation, d: Divergence) -> bool:
 
 
 def _by_main_thread(s: Situation, call: CollectiveCall, group: int) -> bool | None:
-    """Whether the thread that made the rank's first call of all made this one, of a rank that uses the group from other threads, too; else None."""
+    """Whether the thread that made the rank's first call of all made this one, of a rank that uses the group from other threads, too; else None.
+
+    The thread of autograd is the main one's own: it makes its calls while that one waits in `backward`.
+    """
     table = s.case.calls
-    first = table["thread"][table.rank_rows(call.rank).start]
-    used = {int(n) for n in table["thread"][table.rows(rank=call.rank, group=group)]}
-    return call.thread == table.threads[int(first)] if len(used) > 1 and int(first) in used else None
+    by = [table.threads[int(n)] for n in table["thread"][table.rank_rows(call.rank)]]
+    first = next((name for name in by if "autograd" not in name), "")
+    used = {table.threads[int(n)] for n in table["thread"][table.rows(rank=call.rank, group=group)]}
+    return call.thread == first if first in used and sum("autograd" not in name for name in used) > 1 else None
 
 
-def _begins(s: Situation, rank: int, group: int) -> set[str]:
-    """The functions in which the ways to a rank's calls on a group begin: each thread has one of its own."""
-    table = s.case.calls
-    stacks = {int(table["frames"][row]) for row in table.rows(rank=rank, group=group)} - {-1}
-    return {path[0].function for stack in stacks if (path := user_path(table.stacks[stack]))}
+def _begin_apart(s: Situation, rank: int, group: int, begins: set[str]) -> bool:
+    """Whether a rank's calls on a group come by ways that begin in both of these functions, each in a thread of its own as far as threads are told."""
+    table, threads = s.case.calls, dict[str, set[int]]()
+    for row in table.rows(rank=rank, group=group):
+        stack = int(table["frames"][row])
+        path = user_path(table.stacks[stack]) if stack >= 0 else ()
+        if path and path[0].function in begins:
+            threads.setdefault(path[0].function, set()).add(int(table["thread"][row]))
+    known = [{n for n in used if table.threads[n]} for used in threads.values()]
+    return len(threads) == len(begins) and not set.intersection(*known)
 
 
 def receive_first(s: Situation, ranks: Sequence[int]) -> Path:

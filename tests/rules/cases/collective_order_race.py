@@ -12,6 +12,7 @@ _COMM = path("~comm")
 _PAIRS = {"a": (0, 1), "b": (0, 1)}
 
 _MEAN, _COLLECT = "all_reduce[8]@main:5>mean:21", "all_gather[3]@run:48>collect:27"
+_OTHER = f"{_COLLECT} thread=other"
 
 _SAVES = """def main():
     if dist.get_rank() == 0:
@@ -129,6 +130,16 @@ _BOTH = "".join(_SPY.format(pid=p, thread=p + 40, name="saver_0", call="all_gath
 _ONE = _SPY.format(pid=100, thread=140, name="saver_0", call="all_gather")
 _IDLE = _SPY.format(pid=300, thread=340, name="saver_0", call="get").replace("distributed_c10d.py:3834", "queue.py:171")
 
+
+def _one_thread(*, here: str, there: str, first: str = "main") -> Later:
+    """The main threads of two ranks part at ways `here` and `there`; `first`: the thread that made rank 1's first call that is known."""
+    ahead = {0: "a/barrier@main:2 thread=main", 1: f"a/barrier@main:2 thread={first}"}
+    round_ = ["b/all_gather[8]@forward:5 thread=main", "b/all_reduce[8]@backward:9 thread=pt_autograd_0"]
+    round_ += ["b/all_gather[4]@counts:21 thread=main"]
+    odd = {0: f"b/all_gather[3]@{here} thread=main !", 1: f"b/all_gather[8]@{there} thread=main !"}
+    return make_case({r: [ahead[r], *round_ * 3, odd[r]] for r in (0, 1)}, world=2, groups=_PAIRS)
+
+
 CASES = {
     "collective-order-race": (
         Fires(log_case(_BOTH), ()),
@@ -144,7 +155,7 @@ CASES = {
             None,
         ),
         Fires(
-            make_case({0: [_MEAN, _COLLECT, f"{_COLLECT} !"], 1: [_MEAN, _COLLECT, f"{_MEAN} !"]}, world=2),
+            make_case({0: [_MEAN, _OTHER, f"{_OTHER} !"], 1: [_MEAN, _OTHER, f"{_MEAN} !"]}, world=2),
             (),  # which thread comes first is chance
             21,
         ),
@@ -201,6 +212,14 @@ CASES = {
                 world=2,
             ),
             "backward issues its calls from autograd's thread",
+        ),
+        Quiet(
+            _one_thread(here="counts:21", there="forward:5"),
+            "one thread makes both calls, whatever function its stack begins in",
+        ),
+        Quiet(
+            _one_thread(here="main:2>save:30", there="main:2>step:5", first="pt_autograd_0"),
+            "the first call that is left of a rank came from autograd's thread",
         ),
     ),
 }
