@@ -10,10 +10,9 @@ import pytest
 from unhang.analyze.decisions import loader_kinds, made_where_needed
 from unhang.analyze.framework_settings import asked_ahead, sets_as_they_come
 from unhang.analyze.handled import raised_in_loss
-from unhang.analyze.loop_heads import groups_in_turn
 from unhang.analyze.outside_waits import ended_sleepers
 from unhang.analyze.own_threads import ended_server
-from unhang.analyze.peers import places_for_ranks
+from unhang.analyze.peers import groups_in_turn, places_for_ranks
 from unhang.analyze.polling import blocked_loop
 from unhang.analyze.sides import lost_dimension
 from unhang.analyze.situation import Situation

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path as Folder
 from typing import NamedTuple
 
-from unhang.analyze.callpath import loops_on
+from unhang.analyze.callpath import Path, loops_on
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in
 from unhang.analyze.sides import differing
-from unhang.analyze.source import condition_of, frame_at, function_at, loop_at, nodes_around, surroundings
+from unhang.analyze.source import condition_of, frame_at, function_at, loop_at, surroundings
 from unhang.analyze.trees import (
     Function,
-    argument_of,
     functions_in,
     inside,
     last_name,
     line_text,
     names_in,
-    parameters_of,
     tree_of,
 )
 from unhang.analyze.ways_out import WayOut, ways_of
@@ -34,7 +30,10 @@ _COUNTED = ("range", "trange")
 
 
 class Start(NamedTuple):
-    """Ranks that began a loop elsewhere. `frame`: the line that sets `name`, `header`: of the loop; `mine`, `theirs`: its value on the odd ranks, on the others."""
+    """Ranks that began a loop elsewhere. `frame`: the line that sets `name`, `header`: of the loop; `mine`, `theirs`: its value on the odd ranks, on the others.
+
+    The values are empty where only the end of the loop tells: the program counts its rounds in `name`.
+    """
 
     frame: Frame
     header: int
@@ -57,6 +56,39 @@ def other_start(case: Case, d: Divergence) -> Start | None:
                 at = Frame(frame.file, line, frame.function)
                 return Start(at, loop.header, name, line_text(frame.file, line), *values[name])
     return None
+
+
+def counted_start(stay: Path, left: Path) -> Start | None:
+    """Where the end of a loop that some ranks left hangs on a number that each of them began to count from what a call or a file gave."""
+    gone = [(frame.file, loop.header) for depth, frame, loop in loops_on(stay) if not is_in(left, stay, depth, loop)]
+    counted = (_counted_from(*loop) for loop in gone)
+    return next((start for start in counted if start is not None), None)
+
+
+@lru_cache(maxsize=64)
+def _counted_from(path: str, header: int) -> Start | None:
+    loop, function = loop_at(path, header), function_at(path, header)
+    if loop is None:
+        return None
+    tests = [loop.test] if isinstance(loop, ast.While) else []
+    tests += [n.test for n in inside(loop, ast.If) if len(n.body) == 1 and isinstance(n.body[0], ast.Break)]
+    for test in tests:
+        name = test.left.id if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) else ""
+        steps = [n for n in inside(loop, ast.AugAssign) if isinstance(n.target, ast.Name) and n.target.id == name]
+        is_step = len(steps) == 1 and isinstance(steps[0].op, ast.Add) and isinstance(steps[0].value, ast.Constant)
+        set_at = max(_set_before(function, name, header), default=0)
+        if name and is_step and set_at and not _may_be_passed(loop, steps[0]):
+            return Start(frame_at(path, set_at), header, name, line_text(path, set_at), "", "")
+    return None
+
+
+def _may_be_passed(loop: ast.AST, step: ast.AugAssign) -> bool:
+    """Whether a round may end without that step: under a condition, or by a `continue` before it."""
+    holders = [
+        n for n in ast.walk(loop) if any(step in getattr(n, part, ()) for part in ("body", "orelse", "handlers"))
+    ]
+    is_apart = not all(isinstance(n, ast.For | ast.AsyncFor | ast.While | ast.With) for n in holders)
+    return is_apart or any(n.lineno < step.lineno for n in inside(loop, ast.Continue))
 
 
 class Bound(NamedTuple):
@@ -324,71 +356,3 @@ def _imported_from(path: str, name: str) -> Iterator[str]:
     for node in inside(tree_of(path), ast.ImportFrom):
         if node.module and any((a.asname or a.name) == name for a in node.names):
             yield str(Folder(path).parent.joinpath(*node.module.split("."))) + ".py"
-
-
-class InTurn(NamedTuple):
-    """Groups of two that each rank makes in the order of a loop of its own. `made`: the line that makes one, `text`: it for all pairs at once.
-
-    `head`: the line of the loop, `old` what that goes over, `new` the same in an order that all ranks have.
-    """
-
-    made: Frame
-    text: str
-    owner: str
-    head: Frame
-    old: str
-    new: str
-
-
-def groups_in_turn(way: Sequence[Frame]) -> InTurn | None:
-    """Of the way to a line that makes a group and keeps it by its members (`groups[pair] = new_group(list(pair))`), innermost first."""
-    made, function = way[0], function_at(way[0].file, way[0].line)
-    keeps = [
-        n for n in inside(function, ast.Assign) if n.lineno == made.line and isinstance(n.targets[0], ast.Subscript)
-    ]
-    match keeps[0] if keeps else None:
-        case ast.Assign(targets=[ast.Subscript(value=kept, slice=ast.Name(id=pair))], value=ast.Call(args=[given, *_])):
-            pass
-        case _:
-            return None
-    sets = [n.value for n in inside(function, ast.Assign) if [ast.unparse(x) for x in n.targets] == [pair]]
-    is_list = ast.unparse(given) in (f"list({pair})", pair)
-    owner = next((n.name for n in nodes_around(made.file, made.line) if isinstance(n, ast.ClassDef)), "")
-    if not is_list or len(sets) != 1 or not ast.unparse(sets[0]).startswith("tuple(sorted("):
-        return None
-    for above in way:
-        loops = surroundings(above.file, above.line).loops
-        loop = loop_at(above.file, loops[-1].header) if loops else None
-        key = _key_of(sets[0], function, above, loop) if isinstance(loop, ast.For) and function is not None else None
-        if isinstance(loop, ast.For):
-            if key is None:
-                return None
-            over = (
-                loop.iter.args[0]
-                if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "sorted"
-                else loop.iter
-            )
-            new = f"sorted({ast.unparse(over)}, key={key})"
-            each = f"for {pair} in itertools.combinations(range(dist.get_world_size()), 2):\n    {ast.unparse(kept)}[{pair}] = dist.new_group({ast.unparse(given)})"
-            return InTurn(made, each, owner, replace(above, line=loop.lineno), ast.unparse(loop.iter), new)
-    return None
-
-
-def _key_of(members: ast.expr, function: Function, above: Frame, loop: ast.For) -> str | None:
-    """By what the rounds of a loop are sorted, so that their groups come in one order: `members`, said of an item of the loop."""
-    names = {n.id: n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-    item = "item" if isinstance(loop.target, ast.Tuple) else ast.unparse(loop.target)
-    if isinstance(loop.target, ast.Tuple):
-        names = {n.id: f"item[{i}]" for i, n in enumerate(loop.target.elts) if isinstance(n, ast.Name)}
-    said = names
-    if function_at(above.file, above.line) is not function:
-        calls = [c for c in inside(loop, ast.Call) if c.lineno == above.line and last_name(c.func) == function.name]
-        given = {p: argument_of(calls[0], function, p) for p in parameters_of(function)} if len(calls) == 1 else {}
-        said = {p: names[e.id] for p, e in given.items() if isinstance(e, ast.Name) and e.id in names}
-    used = {n.id for n in ast.walk(members) if isinstance(n, ast.Name)} - {"tuple", "sorted", "self", "dist", "torch"}
-    if not used or not used <= said.keys():
-        return None
-    text = ast.unparse(members)
-    for name in used:
-        text = re.sub(rf"(?<![.\w]){name}\b", said[name], text)
-    return f"lambda {item}: {text}"

@@ -1,13 +1,16 @@
-"""How a program names the peer of a send or receive: by a number, or by a place in a list of ranks."""
+"""How a program names its peers: of a send or receive by a number or a place in a list of ranks, of a group of two by its members."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from unhang.analyze.rank_names import kind_of_name
-from unhang.analyze.source import function_at, nearest
-from unhang.analyze.trees import calls_on, inside, last_name
+from unhang.analyze.source import function_at, loop_at, nearest, nodes_around, surroundings
+from unhang.analyze.trees import Function, argument_of, calls_on, inside, last_name, parameters_of
 from unhang.analyze.waits_for import RECEIVES, SENDS
 from unhang.model import Frame
 
@@ -81,3 +84,71 @@ def names_the_peer(frame: Frame) -> bool:
         *(a for c in calls for a in c.args[1:2]),
     ]
     return bool(peers) and all(isinstance(p, ast.Constant) for p in peers)
+
+
+class InTurn(NamedTuple):
+    """Groups of two that each rank makes in the order of a loop of its own. `made`: the line that makes one, `text`: it for all pairs at once.
+
+    `head`: the line of the loop, `old` what that goes over, `new` the same in an order that all ranks have.
+    """
+
+    made: Frame
+    text: str
+    owner: str
+    head: Frame
+    old: str
+    new: str
+
+
+def groups_in_turn(way: Sequence[Frame]) -> InTurn | None:
+    """Of the way to a line that makes a group and keeps it by its members (`groups[pair] = new_group(list(pair))`), innermost first."""
+    made, function = way[0], function_at(way[0].file, way[0].line)
+    keeps = [
+        n for n in inside(function, ast.Assign) if n.lineno == made.line and isinstance(n.targets[0], ast.Subscript)
+    ]
+    match keeps[0] if keeps else None:
+        case ast.Assign(targets=[ast.Subscript(value=kept, slice=ast.Name(id=pair))], value=ast.Call(args=[given, *_])):
+            pass
+        case _:
+            return None
+    sets = [n.value for n in inside(function, ast.Assign) if [ast.unparse(x) for x in n.targets] == [pair]]
+    is_list = ast.unparse(given) in (f"list({pair})", pair)
+    owner = next((n.name for n in nodes_around(made.file, made.line) if isinstance(n, ast.ClassDef)), "")
+    if not is_list or len(sets) != 1 or not ast.unparse(sets[0]).startswith("tuple(sorted("):
+        return None
+    for above in way:
+        loops = surroundings(above.file, above.line).loops
+        loop = loop_at(above.file, loops[-1].header) if loops else None
+        key = _key_of(sets[0], function, above, loop) if isinstance(loop, ast.For) and function is not None else None
+        if isinstance(loop, ast.For):
+            if key is None:
+                return None
+            over = (
+                loop.iter.args[0]
+                if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "sorted"
+                else loop.iter
+            )
+            new = f"sorted({ast.unparse(over)}, key={key})"
+            each = f"for {pair} in itertools.combinations(range(dist.get_world_size()), 2):\n    {ast.unparse(kept)}[{pair}] = dist.new_group({ast.unparse(given)})"
+            return InTurn(made, each, owner, replace(above, line=loop.lineno), ast.unparse(loop.iter), new)
+    return None
+
+
+def _key_of(members: ast.expr, function: Function, above: Frame, loop: ast.For) -> str | None:
+    """By what the rounds of a loop are sorted, so that their groups come in one order: `members`, said of an item of the loop."""
+    names = {n.id: n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    item = "item" if isinstance(loop.target, ast.Tuple) else ast.unparse(loop.target)
+    if isinstance(loop.target, ast.Tuple):
+        names = {n.id: f"item[{i}]" for i, n in enumerate(loop.target.elts) if isinstance(n, ast.Name)}
+    said = names
+    if function_at(above.file, above.line) is not function:
+        calls = [c for c in inside(loop, ast.Call) if c.lineno == above.line and last_name(c.func) == function.name]
+        given = {p: argument_of(calls[0], function, p) for p in parameters_of(function)} if len(calls) == 1 else {}
+        said = {p: names[e.id] for p, e in given.items() if isinstance(e, ast.Name) and e.id in names}
+    used = {n.id for n in ast.walk(members) if isinstance(n, ast.Name)} - {"tuple", "sorted", "self", "dist", "torch"}
+    if not used or not used <= said.keys():
+        return None
+    text = ast.unparse(members)
+    for name in used:
+        text = re.sub(rf"(?<![.\w]){name}\b", said[name], text)
+    return f"lambda {item}: {text}"

@@ -39,6 +39,15 @@ _COUNTS = """def main():
             break
     dist.barrier()
 """
+_COUNTED_FROM = """def main():
+    step = START
+    while step < args.steps:
+        for batch in loader:
+            loss.backward()
+            PASSED
+                step += 1
+    dist.barrier()
+"""
 _RESUMES = """def main():
     start = read_checkpoint(args.folder)
     epochs = len(loader)
@@ -155,6 +164,14 @@ def _resumed(**start: int) -> Later:
     stacks = dict.fromkeys(range(2), f"main:5>~comm start={start['theirs']} epochs=7")
     stacks[2] = f"main:6>~comm start={start['mine']} epochs=7"
     return make_case({2: [*loop, "barrier@main:6 !"], **others}, world=3, source=_RESUMES, stacks=stacks)
+
+
+def _counted(start: str, passed: str = "with timer:") -> Later:
+    """Rank 2 is behind a loop whose rounds the program counts from `start`; `passed`: what each step of the count stands under."""
+    loop = ["all_reduce[8]@main:5"] * 3
+    others: dict[int, list[str]] = {r: [*loop, "all_reduce[8]@main:5 !"] for r in range(2)}
+    source = _COUNTED_FROM.replace("START", start).replace("PASSED", passed)
+    return make_case({2: [*loop, "barrier@main:8 !"], **others}, world=3, source=source)
 
 
 def _leaves(source: str) -> Later:
@@ -473,6 +490,9 @@ CASES = {
         Fires(_stages("main:8"), (1,), 6),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
         Fires(_resumed(mine=0, theirs=0), (2,), 4),
+        Fires(_counted("read_step(args.folder)"), (2,), 2, cause="code-divergence"),
+        Fires(_counted("0"), (2,), 4),
+        Fires(_counted("read_step(args.folder)", "if finite(loss):"), (2,), 4),
         Fires(_no_round(_EPOCH_OF), (2,), 3),
         Fires(_pipe(*["main:11"] * 3, source=_BY_ROLE, first=9), (1,), 3, cause="code-divergence"),
         Fires(_meters("self.meters.values()"), (1,), 4, cause="code-divergence"),  # each rank has met other entries

@@ -15,6 +15,7 @@ from unhang.analyze.loop_heads import (
     Bound,
     Start,
     changed_bound,
+    counted_start,
     end_of_generator,
     keys_gone_over,
     other_start,
@@ -107,12 +108,13 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _by_generator(found, *end)
     if (files := counted_by_files(header.file, header.line)) is not None:
         return _by_files(found, files)
-    is_stayer = loop.stayers == d.reference
-    stay, left = (d.reference_path, d.odd_path) if is_stayer else (d.odd_path, d.reference_path)
-    stayed, gone = (d.reference_call, d.odd_call) if is_stayer else (d.odd_call, d.reference_call)
+    sides = (d.reference_path, d.reference_call), (d.odd_path, d.odd_call)
+    (stay, stayed), (left, gone) = sides if loop.stayers == d.reference else sides[::-1]
     is_data = ran_out(s.case, loop.leavers, loop.stayers, gone.created_ns, header)
     if is_data:
         return found
+    if (start := counted_start(stay, left)) is not None:
+        return _began_elsewhere(found, d, start)
     many = list_of_calls(stayed.frames or ())
     if many is not None and (is_data is False or many.is_chosen):
         return _by_list(found, many)
@@ -174,11 +176,11 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
     words = {
         "who": w.name_ranks(d.odd),
         "others": w.name_ranks(d.reference),
-        **{"name": start.name, "mine": start.mine, "theirs": start.theirs, "text": start.text},
+        **{"name": start.name, "mine": start.mine, "theirs": start.theirs, "text": start.text, "header": start.header},
         **{"set": w.place(start.frame), "begin_loop": w.place(replace(start.frame, line=start.header))},
     }
-    sure = 0.93 if d.has_majority else 0.85
-    return _retold(found, "began elsewhere", words, start.frame, "first round", confidence=sure, fixes=("begin",))
+    sure, say = (0.93 if d.has_majority else 0.85, "began elsewhere") if start.mine else (0.8, "counts from")
+    return _retold(found, say, words, start.frame, "first round", confidence=sure, fixes=("begin",))
 
 
 def _by_changed_bound(
@@ -225,8 +227,7 @@ def _by_list(found: Found, many: ListOfCalls) -> Found:
 
 def _by_keys(found: Found, keys: str, header: Frame) -> Found:
     """What the loop goes over is a dictionary of the program, to which each rank has added what it met."""
-    words = {"keys": keys, "spot": w.spot(header)}
-    return _retold(found, "other keys", words, header, "keys", fixes=("same keys",))
+    return _retold(found, "other keys", {"keys": keys, "spot": w.spot(header)}, header, "keys", fixes=("same keys",))
 
 
 def _done_anew(found: Found, anew: BegunAnew) -> Found:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from unhang.analyze.align import StuckCollective, majority
 from unhang.analyze.callpath import Path, fork_of, innermost, user_path
-from unhang.analyze.loop_heads import groups_in_turn
 from unhang.analyze.open_calls import all_in_unknown_calls
 from unhang.analyze.order import predicted, tokens_of
+from unhang.analyze.peers import groups_in_turn
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around, frame_at
