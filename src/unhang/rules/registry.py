@@ -122,6 +122,7 @@ def _fixes(group: Sequence[Finding], culprits: Sequence[int]) -> tuple[Fix, ...]
 MACHINE = "unhang.rules.machine"  # the rules on readings, of which none has a verdict where nothing was read
 CANNOT_RESTART, _MOST_QUOTED = "stale-store", 2
 _BY_LOOKS = 0.8  # several looks from outside at a job that runs prove nothing
+_LIKELY = 0.5
 _LATE = {Names.MESSAGE: 1, Names.NOTHING: 2}  # rules that are asked after the others, in this order
 _OF_REMARK = {v: Verdict.PASS if v is Verdict.FAIL else v for v in Verdict}  # nothing is wrong because of one
 NO_RULES = "unhang.rules.env"  # what a rule judges settings with, and loads when it needs it
@@ -177,8 +178,14 @@ def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
 
 
 def _ordered(findings: Iterable[Finding], names: Mapping[str, Names], independent: bool) -> tuple[Finding, ...]:
-    """First what names most, then what is most certain. The first is the root; the others follow from it, unless they are faults of their own."""
-    ordered = sorted(findings, key=lambda f: (names[f.rule], -f.confidence, f.rule))
+    """First what names most, then what is most certain. The first is the root; the others follow from it, unless they are faults of their own.
+
+    A cause that is no more than likely, and nobody's, names no more than who is surely missing.
+    """
+    found = [*findings]
+    is_open = {id(f): f.confidence < _LIKELY and not f.culprit_ranks for f in found}
+    order = {id(f): max(names[f.rule], Names.FAILURE * is_open[id(f)]) for f in found}
+    ordered = sorted(found, key=lambda f: (order[id(f)], -f.confidence, f.rule))
     ordered = ordered if independent else merged(ordered)
     numbered = [replace(f, id=f"F{i + 1}") for i, f in enumerate(ordered)]
     return tuple(
