@@ -1,13 +1,18 @@
-"""Calls that a rank left out, told by what the ranks did before and by the conditions around the line."""
+"""Calls and steps that a rank left out, told by what the ranks did before and by the conditions around the line."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from unhang.analyze.callpath import Fork, Path, extension, fork_of
-from unhang.analyze.source import surroundings
-from unhang.analyze.streams import Streams
-from unhang.analyze.ways_out import is_of_data
+from unhang.analyze.source import Condition, frame_at, function_at, surroundings
+from unhang.analyze.streams import Streams, stack_path
+from unhang.analyze.trees import inside, last_name
+from unhang.analyze.ways_out import is_of_data, way_past
+from unhang.model import Case, Frame
 
 _LEAST_TIMES, MOSTLY = 8, 0.75
 
@@ -80,3 +85,48 @@ def share_of_makers(streams: Streams, maker: int, other: int, seq: int) -> float
     ]
     made, not_made = nexts.count(this), nexts.count(that)
     return made / (made + not_made) if made + not_made >= _LEAST_TIMES else None
+
+
+class LeftOutStep(NamedTuple):
+    """`ranks` made fewer steps of their optimizer than `others`, and are at `mine` since, where these are at `theirs`.
+
+    `steps`: how many each side made. `at`: the line of the step, `way` that of the `test` that leads past it.
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    steps: tuple[int, int]
+    at: Frame
+    way: Frame
+    test: Condition
+    mine: Frame
+    theirs: Frame
+
+
+def left_out_step(case: Case, cycle: Sequence[int]) -> LeftOutStep | None:
+    """Of a circle whose ranks stand in two lines of one function: the step that those behind left out, by a test on their own data."""
+    counts = {r: e.steps for r, e in case.ranks.items() if e.steps is not None}
+    if len(counts) != len(case.world) or len({*counts.values()}) != 2:
+        return None
+    few, many = sorted({*counts.values()})
+    behind, others = (tuple(r for r in counts if counts[r] == n) for n in (few, many))
+    mine, theirs = (stack_path(case, next((r for r in cycle if r in side), -1)) or () for side in (behind, others))
+    fork = fork_of(mine, theirs) if mine and theirs and len(behind) <= len(others) else None
+    if fork is None or fork.same_line:
+        return None
+    for at in _steps_on(mine[fork.depth :]):
+        test = next((c for c in surroundings(at.file, at.line).conditions if is_of_data(c)), None)
+        if test is not None:
+            return LeftOutStep(behind, others, (few, many), at, way_past(at, test) or at, test, fork.left, fork.right)
+    return None
+
+
+def _steps_on(way: Path) -> list[Frame]:
+    """The lines of the functions on a way in which an optimizer makes its step."""
+    functions = [(f.file, function_at(f.file, f.line)) for f in way]
+    calls = [(file, c) for file, function in functions for c in inside(function, ast.Call)]
+    return [
+        frame_at(file, c.lineno)
+        for file, c in calls
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "step" and "opt" in last_name(c.func.value).lower()
+    ]

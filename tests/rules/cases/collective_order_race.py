@@ -6,7 +6,7 @@ import linecache
 
 from tests.rules.notation import Later, log_case, make_case
 from unhang.model import Frame, ThreadStack
-from unhang.testing import Fires, Quiet, path
+from unhang.testing import Fires, Quiet, path, pending
 
 _COMM = path("~comm")
 _PAIRS = {"a": (0, 1), "b": (0, 1)}
@@ -113,6 +113,37 @@ def _prepares(test: str, earlier: str = "a/barrier@main:2") -> Later:
     return make_case(calls, world=3, groups=groups, source=_PREPARES.replace("TEST", test), stacks=stacks)
 
 
+# The loop trains in line 3 and looks at another set in line 5; line 11 makes the step.
+_STAGES = """def main():
+    while trainer.step < args.steps:
+        train()
+        if trainer.step % 10 == 0:
+            look()
+
+def train():
+    dist.recv(grad, src=1)
+    norm = clip(model.parameters())
+    if TEST:
+        optimizer.step()
+
+def look():
+    dist.recv(x, src=0)
+"""
+
+
+def _stages(test: str, *steps: int) -> Later:
+    """Rank 0 receives in train(), rank 1 in look(); `steps`: how many each of them has made."""
+    there, on = "main:3>train:8", "main:5>look:14"
+    return make_case(
+        {},
+        world=2,
+        pending={0: [pending("recv", peer=1, where=there)], 1: [pending("recv", peer=0, where=on)]},
+        source=_STAGES.replace("TEST", test),
+        stacks={0: f"{there}>~comm", 1: f"{on}>~comm"},
+        more={r: {"steps": n} for r, n in enumerate(steps)},
+    )
+
+
 _SPY = """\
 Process {pid}: python -u train.py
 Python v3.12.9 (/opt/bin/python3.12)
@@ -192,6 +223,9 @@ CASES = {
         Fires(_looks(), (1, 3), 7, cause="code-divergence"),
         Fires(_looks("all/all_reduce[1]@setup:20"), (1, 3), 7, cause="code-divergence"),
         Fires(_looks(rounds=0), (0, 1, 2, 3), None),
+        Fires(_stages("torch.isfinite(norm)", 9, 10), (0,), 11, cause="code-divergence"),
+        Fires(_stages("torch.isfinite(norm)", 10, 10), (0, 1), None),
+        Fires(_stages("args.train", 9, 10), (0, 1), None),
         Fires(_prepares("dist.get_rank() == 0"), (0,), 6, cause="code-divergence"),
         Fires(_prepares("dist.get_rank() == 0", "a/barrier@main:2>prepare:8"), (0,), 6),  # they may come to it later
         Fires(_prepares("args.unpack"), (0,), 6),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from unhang.analyze.callpath import innermost, user_path
+from unhang.analyze.left_out import left_out_step
 from unhang.analyze.peers import Places, names_the_peer, places_for_ranks
 from unhang.analyze.situation import Situation
 from unhang.analyze.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
+from unhang.analyze.trees import line_text
 from unhang.analyze.waits_for import SENDS
 from unhang.model import CallState, CollectiveCall, CollectiveTable, Fix, Frame, PendingCall
 from unhang.rules import wording as w
+from unhang.rules.advice import fixes_of, gate_of
 from unhang.rules.base import CLEAN, Found, edit, rule
 
 
@@ -120,6 +123,35 @@ def _is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
     is_same = table["is_p2p"][rows] & (table["op"][rows] == table["op"][call.row])
     peers = table["peer"][rows][is_same & (table["state"][rows] == CallState.COMPLETED)]
     return len(peers) > 0 and call.peer not in peers.tolist()
+
+
+def step_left_out(s: Situation, cycle: tuple[int, ...]) -> Found | None:
+    """Of a circle: that ranks of it left a step of the optimizer out, and are elsewhere in the program since."""
+    found = left_out_step(s.case, cycle)
+    if found is None:
+        return None
+    by = f"`{line_text(found.way.file, found.way.line).rstrip(':')}` ({w.spot(found.way)}) leads past it"
+    words = {
+        "who": w.name_ranks(found.ranks),
+        "are": w.verb(found.ranks, "is", "are"),
+        "others": w.name_ranks(found.others),
+        "led": by if found.way != found.at else f"it runs only if `{found.test.text}`",
+        **{"few": found.steps[0], "many": found.steps[1]},
+        **{"at": w.place(found.at), "mine": w.place(found.mine), "theirs": w.place(found.theirs)},
+    }
+    waits = [e for r in cycle for e in s.waits.edges_of(r)]
+    return Found(
+        0.92,
+        found.ranks,
+        (*map(w.waiting_line, waits[:4]), *w.code_line(found.at, "step"), *w.code_line(found.way, "way past it")),
+        words,
+        "step left out",
+        fixes_of(found.at, found.test, w.name_ranks(found.ranks)),
+        s.others(found.ranks),
+        **w.at_wait(waits[0], found.way),
+        cause="code-divergence",
+        condition=gate_of(found.test),
+    )
 
 
 @rule("new-partner", needs=("calls",))
