@@ -95,6 +95,19 @@ def test_a_mode_switched_under_a_condition_and_two_of_them(tmp_path: Path) -> No
     assert switched_mode(str(tmp_path / "more")) is None
 
 
+@pytest.mark.parametrize(("test", "line"), [("mean > 2 * self.first", 5), ("trainer.current_epoch > 3", None)])
+def test_the_parts_of_a_step_that_a_callback_changes_by_its_own_data(
+    test: str, line: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "growth.py").write_text(
+        "def on_train_epoch_start(self, trainer):\n    if trainer.current_epoch < self.start:\n        return\n"
+        "    mean = self.losses.mean().item()\n"
+        f"    if {test}:\n        trainer.accumulate_grad_batches *= 2\n"
+    )
+    found = switched_mode(str(tmp_path))
+    assert (found and found.condition.line) == line
+
+
 _MODULE = "class Net:\n    def validation_step(self, batch):\n        self.log('val', loss(batch){given})\n"
 
 

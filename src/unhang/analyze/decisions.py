@@ -37,6 +37,7 @@ _METRICS = ("callback_metrics", "logged_metrics")
 _MODES = frozenset(
     ("require_backward_grad_sync", "require_forward_param_sync", "broadcast_buffers", "gradient_checkpointing")
 )
+_PARTS_OF_STEP = frozenset(("accumulate_grad_batches", "gradient_accumulation_steps"))  # settings of a framework, too
 
 
 class Decision(NamedTuple):
@@ -104,6 +105,7 @@ def _switched_in(path: str) -> Iterator[Decision]:
                 yield Decision(Frame(path, source.lineno, around.function), condition_of(path, source), at, name)
                 continue
         own = [c for c in around.conditions if c.suspicion > SAME and not c.depends_on_rank]
+        own = [c for c in own if not _is_of_rounds(c.test)] if name in _PARTS_OF_STEP else own
         if own and not any(_is_of_rounds(c.test) for c in own):
             c = max(own, key=lambda c: c.suspicion)
             yield Decision(Frame(path, c.line, around.function), c, at, name)
@@ -120,8 +122,10 @@ def _switch(node: ast.AST) -> tuple[str, ast.expr | None]:
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=args)) if name in _SWITCHES:
             return name, args[0] if args else None
-        case ast.Assign(targets=[ast.Attribute(attr=name)], value=value) if name in _MODES:
+        case ast.Assign(targets=[ast.Attribute(attr=name)], value=value) if name in _MODES | _PARTS_OF_STEP:
             return name, value
+        case ast.AugAssign(target=ast.Attribute(attr=name)) if name in _PARTS_OF_STEP:
+            return name, None
     return "", None
 
 

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, condition_of, function_at, nearest, nodes_around, surroundings
-from unhang.analyze.trees import blocks_of, covers, inside, last_name, parameters_of, tree_of
+from unhang.analyze.streams import stack_path
+from unhang.analyze.trees import blocks_of, covers, inside, last_name, line_text, parameters_of, tree_of
 from unhang.model import Case, Frame, RaisedError, user_frames
 
 _SELDOM = 5
@@ -200,3 +202,45 @@ def came_before(s: Situation, error: RaisedError) -> bool:
     d = s.divergence
     limit = max(d.odd_call.created_ns, d.reference_call.created_ns) if d else 0
     return bool(user_frames(error.frames)) and (not limit or error.time_ns <= limit)
+
+
+WITH = ("with", "async with")
+_HOST_WAITS = ("lock", "outside", "data", "gil", "device")
+
+
+def led_away(s: Situation, rank: int, error: RaisedError) -> float:
+    """How sure it is that an exception which it handled keeps a late rank from its peers: 0 where it stands elsewhere, for another reason."""
+    if in_its_handler(s, rank) and not _stands_on_its_host(s, rank):
+        return 0.95
+    return 0.85 if _left_after(s, rank, error) else 0.0
+
+
+def in_its_handler(s: Situation, rank: int) -> bool:
+    """Whether the rank's main thread stands in an `except`, or below one."""
+    return any(surroundings(f.file, f.line).in_handler for f in stack_path(s.case, rank) or ())
+
+
+def _stands_on_its_host(s: Situation, rank: int) -> bool:
+    """Whether a late rank waits for a lock, a process or the like: then that keeps it, in a handler or not."""
+    found = next((late.activity for late in s.late if late.rank == rank), None)
+    if found is None:
+        return False
+    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(WITH)
+    return found.kind in _HOST_WAITS or (found.kind == "user" and enters)
+
+
+def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
+    """Whether the exception was handled in the function in which the peers wait, after the last call with them, and the rank has left it.
+
+    Had it gone on as they did, it would have made the call before it left the function.
+    """
+    now, handler = stack_path(s.case, rank), error.handler
+    if not now or handler is None or passes(now, handler):
+        return False
+    for stuck in s.stuck:
+        if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
+            last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
+            is_shared = all(passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
+            if is_shared and last is not None and last.created_ns < error.time_ns:
+                return True
+    return False

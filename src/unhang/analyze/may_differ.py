@@ -82,6 +82,12 @@ def may_differ(path: str, node: ast.expr, scopes: Scopes, by_rank: bool = True, 
         return OPEN
 
 
+def _is_first(bound: Bound) -> bool:
+    """Whether it is what an object begins with."""
+    function = next((n for n in reversed(bound.scopes) if isinstance(n, Function)), None)
+    return function is not None and function.name == "__init__"
+
+
 class _Judge:
     """Judges expressions of one file, and those of files beside it that they lead to; never raises."""
 
@@ -116,7 +122,16 @@ class _Judge:
         self._only_asks_whether = True
         found = self.of(node, scopes)
         self._only_asks_whether = False
-        return found
+        return (
+            OPEN if found == SAME and isinstance(node, ast.Attribute) and self._comes_and_goes(node, scopes) else found
+        )
+
+    def _comes_and_goes(self, node: ast.Attribute, scopes: Scopes) -> bool:
+        """Whether one method makes an attribute None again, and another fills it: who calls which of them is for each rank to say."""
+        for _, bound in self._of_one_class("attributes", node, scopes):
+            emptied = [isinstance(b.value, ast.Constant) and b.value.value is None for b in bound if not _is_first(b)]
+            return True in emptied and False in emptied
+        return False
 
     def of(self, node: ast.expr | None, scopes: Scopes) -> int:
         """How likely the value of an expression differs."""

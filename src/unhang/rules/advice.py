@@ -149,7 +149,7 @@ def say_the_condition(by: ByCondition) -> str:
 
 
 def deciding(conditions: Iterable[Condition]) -> Condition | None:
-    """The condition that most likely comes out differently on the ranks: the innermost on the rank, else on data; not whether there is a group at all."""
+    """The condition that most likely comes out differently on the ranks: the innermost on the rank, else on data; not whether there is a group at all, or anybody else in it."""
     open_to = [c for c in conditions if c.depends_on_rank or not _IS_DISTRIBUTED.fullmatch(c.text)]
     return max(reversed(open_to), key=lambda c: (c.depends_on_rank, c.suspicion), default=None)
 
@@ -243,7 +243,9 @@ _HAS_SOMETHING = re.compile(
     r"\bnumel\b|\blen\(|\.shape\b|\.size\(|\bcount\b|\.any\(\)|\bis not None\b|^(?:not )*[\w.]+$"
 )
 _IS_BAD = re.compile(r"nan|inf\b|isinf|finite|\bbad|overflow|corrupt|invalid|error|fail|broken", re.IGNORECASE)
-_IS_DISTRIBUTED = re.compile(r"(?:\w+\.)*(?:is_initialized|is_available)\(\)")
+_IS_DISTRIBUTED = re.compile(
+    r"(?:\w+\.)*(?:(?:is_initialized|is_available)\(\)|(?:get_world_size\(\)|world_size) *[<>!=]=? *1)"
+)
 _ASKED_FOR = re.compile(r"([\w.]+) is not None")
 
 

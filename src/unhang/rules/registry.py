@@ -42,11 +42,9 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, those of one rule that are independent, equally sure and of one cause as one."""
     groups: list[list[Finding]] = []
     for finding in findings:
-        group = next((g for g in groups if all(_are_one(finding, f) for f in g)), None)
-        if group is None:
-            groups.append([finding])
-        else:
-            group.append(finding)
+        group = next((g for g in groups if all(_are_one(finding, f) for f in g)), [])
+        group.append(finding)
+        groups += [group] if len(group) == 1 else []
     return [_one(group) if len(group) > 1 else group[0] for group in groups]
 
 
@@ -121,8 +119,7 @@ def _fixes(group: Sequence[Finding], culprits: Sequence[int]) -> tuple[Fix, ...]
 
 MACHINE = "unhang.rules.machine"  # the rules on readings, of which none has a verdict where nothing was read
 CANNOT_RESTART, _MOST_QUOTED = "stale-store", 2
-_BY_LOOKS = 0.8  # several looks from outside at a job that runs prove nothing
-_LIKELY = 0.5
+_BY_LOOKS, _LIKELY = 0.8, 0.5  # several looks from outside at a job that runs prove nothing
 _LATE = {Names.MESSAGE: 1, Names.NOTHING: 2}  # rules that are asked after the others, in this order
 _OF_REMARK = {v: Verdict.PASS if v is Verdict.FAIL else v for v in Verdict}  # nothing is wrong because of one
 NO_RULES = "unhang.rules.env"  # what a rule judges settings with, and loads when it needs it
@@ -178,14 +175,12 @@ def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
 
 
 def _ordered(findings: Iterable[Finding], names: Mapping[str, Names], independent: bool) -> tuple[Finding, ...]:
-    """First what names most, then what is most certain. The first is the root; the others follow from it, unless they are faults of their own.
+    """First what names most, then what is most certain: a cause that is nobody's, and no more than likely, names no more than who is surely missing.
 
-    A cause that is no more than likely, and nobody's, names no more than who is surely missing.
+    The first is the root; the others follow from it, unless they are faults of their own.
     """
-    found = [*findings]
-    is_open = {id(f): f.confidence < _LIKELY and not f.culprit_ranks for f in found}
-    order = {id(f): max(names[f.rule], Names.FAILURE * is_open[id(f)]) for f in found}
-    ordered = sorted(found, key=lambda f: (order[id(f)], -f.confidence, f.rule))
+    own = ((max(names[f.rule], Names.FAILURE * (f.confidence < _LIKELY and not f.culprit_ranks)), f) for f in findings)
+    ordered = [f for _, f in sorted(own, key=lambda x: (x[0], -x[1].confidence, x[1].rule))]
     ordered = ordered if independent else merged(ordered)
     numbered = [replace(f, id=f"F{i + 1}") for i, f in enumerate(ordered)]
     return tuple(

@@ -99,6 +99,15 @@ CASES = {
             make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8"}, states={1: ProcessState("T")}),
             "a stopped process",
         ),
+        Fires(  # it handled an exception before, and stands elsewhere for another reason
+            make_case(
+                _WAIT,
+                stacks={**_COMM, 1: "main:9>ask:30>~child"},
+                handled={1: raised("TimeoutError: no answer@main:9>ask:28", at_s=-5, handled=True)},
+            ),
+            (1,),
+            30,
+        ),
         Quiet(
             make_case(
                 {r: ["all_reduce[8]@main:10"] for r in range(4)},

@@ -124,9 +124,11 @@ def _met(s: Situation, d: Divergence) -> Path:
 
 
 def _left_out_inside(s: Situation, d: Divergence) -> Frame | None:
-    """The line of the call left out, where the odd ranks made the one before it there too: they did go the way to it."""
-    is_inside = d.skipped and d.fork is not None and d.location == d.fork.left and _met(s, d) == d.reference_path
-    return d.reference_path[-1] if is_inside else None
+    """The line of the call left out, where the odd ranks made the one before it there too: they did go the way to it. Else the nearest on it that hangs on a test."""
+    if not d.skipped or d.fork is None or d.location != d.fork.left or _met(s, d) != d.reference_path:
+        return None
+    below = reversed(d.reference_path[d.fork.depth + 1 :])
+    return next((f for f in below if any(c.suspicion > 0 for c in _own_conditions(s, d, f))), d.reference_path[-1])
 
 
 def _below(s: Situation, d: Divergence) -> Frame | None:

@@ -10,7 +10,7 @@ from unhang.analyze.activity import is_loader_worker
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import missing_by_lines, not_come
-from unhang.analyze.handled import swallowed_by
+from unhang.analyze.handled import led_away, swallowed_by
 from unhang.analyze.leaving import destroyed_before
 from unhang.analyze.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
@@ -228,7 +228,8 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
             continue
         if not works_alone(s, late) or waits_idly(s, late):
             kind, told = late.activity.kind, remedy_of(s, late)
-            if told is None and not late.activity.is_polled and swallowed_by(s, (late.rank,)):
+            error = None if told or late.activity.is_polled else swallowed_by(s, (late.rank,))
+            if error is not None and led_away(s, late.rank, error):
                 continue
             if (meeting := meets_alone(s, late)) is not None:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")

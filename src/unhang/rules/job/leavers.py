@@ -7,18 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze import leaving
-from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import innermost, user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
 from unhang.analyze.framework_loops import asks_to_end
-from unhang.analyze.handled import passes, swallowed_by
+from unhang.analyze.handled import WITH, in_its_handler, led_away, swallowed_by
 from unhang.analyze.order import left_out
 from unhang.analyze.overtaking import Overtaking
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, ends_block, handles_signal, surroundings
-from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
 from unhang.model import (
     EvidenceLine,
@@ -221,10 +219,6 @@ def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     )
 
 
-_WITH = ("with", "async with")
-_HOST_WAITS = ("lock", "outside", "data", "gil", "device")
-
-
 @rule("swallowed-exception")
 def swallowed_exception(s: Situation) -> Found | None:
     """The odd or late rank handled an exception before."""
@@ -239,39 +233,8 @@ def swallowed_exception(s: Situation) -> Found | None:
     error = swallowed_by(s, ranks)
     if error is None:
         return None
-    if s.divergence is not None or (_in_its_handler(s, ranks[0]) and not _stands_on_its_host(s, ranks[0])):
-        return _went_on(s, ranks, error, 0.95)
-    return _went_on(s, ranks, error, 0.85) if _left_after(s, ranks[0], error) else None
-
-
-def _in_its_handler(s: Situation, rank: int) -> bool:
-    return any(surroundings(f.file, f.line).in_handler for f in stack_path(s.case, rank) or ())
-
-
-def _stands_on_its_host(s: Situation, rank: int) -> bool:
-    """Whether a late rank waits for a lock, a process or the like: then that keeps it, in a handler or not."""
-    found = next((late.activity for late in s.late if late.rank == rank), None)
-    if found is None:
-        return False
-    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(_WITH)
-    return found.kind in _HOST_WAITS or (found.kind == "user" and enters)
-
-
-def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
-    """Whether the exception was handled in the function in which the peers wait, after the last call with them, and the rank has left it.
-
-    Had it gone on as they did, it would have made the call before it left the function.
-    """
-    now, handler = stack_path(s.case, rank), error.handler
-    if not now or handler is None or passes(now, handler):
-        return False
-    for stuck in s.stuck:
-        if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
-            last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
-            is_shared = all(passes(user_path(stuck.calls[r].frames), handler) for r in stuck.waiting)
-            if is_shared and last is not None and last.created_ns < error.time_ns:
-                return True
-    return False
+    sure = 0.95 if s.divergence is not None else led_away(s, ranks[0], error)
+    return _went_on(s, ranks, error, sure) if sure else None
 
 
 def _holds(s: Situation, parted: leaving.Parted) -> Found:
@@ -306,7 +269,7 @@ def _block(held: Frame | None) -> str:
     if held is None:
         return "in a handler"
     if ends_block(held):
-        return "at the end of a `with`" if line_text(held.file, held.line).startswith(_WITH) else "in a `finally`"
+        return "at the end of a `with`" if line_text(held.file, held.line).startswith(WITH) else "in a `finally`"
     return "in an `except`" if surroundings(held.file, held.line).in_handler else "in a handler"
 
 
@@ -319,7 +282,7 @@ def _went_on(
 ) -> Found:
     frame, d = user_frames(error.frames)[0], s.divergence
     holder = next((f for f in reversed(d.odd_path if d else ()) if surroundings(f.file, f.line).in_handler), None)
-    has_left = d is not None and d.seq < d.stuck_seq and not _in_its_handler(s, ranks[0])
+    has_left = d is not None and d.seq < d.stuck_seq and not in_its_handler(s, ranks[0])
     waits_there = holder is not None and not has_left
     fixes, gate = (("no call there", "re-raise"), None) if waits_there else of_handled(s.case, error)
     words = {
