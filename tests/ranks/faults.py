@@ -115,6 +115,10 @@ HANGS = [
     _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="ignored"),
     _hang("shutdown_hang", "shutdown-hang", (1,), "suspected"),
     _hang("queue_never_done", "shutdown-hang", (0,), "suspected"),
+    replace(
+        _hang("receives_posted_early", "collective-order-race", (0, 1), "proven", ranks=3, args=("circle",)),
+        name="receives_posted_early-circle",
+    ),
     _hang("stages_send_crosswise", "collective-order-race", (1, 2), "proven", ranks=3),
     _hang("stages_send_one_more", "uneven-inputs", (0,), "proven", ranks=2),
     _hang("skips_for_another_reason", "code-divergence", (1,), "proven", ranks=3),
@@ -423,6 +427,7 @@ HEALTHY = [
     healthy("groups_with_different_call_rates"),
     healthy("wrapped_ring", environment={"TORCH_FR_BUFFER_SIZE": "400", "TORCH_NCCL_TRACE_BUFFER_SIZE": "400"}),
     healthy("pipeline_send_recv"),
+    healthy("receives_posted_early", ranks=3),
     healthy("long_first_step"),
     healthy("uneven_with_join"),
     healthy("own_evaluation"),

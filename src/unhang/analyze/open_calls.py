@@ -223,6 +223,15 @@ def driver_without_answer(s: Situation) -> Frame | None:
 _MOST_CAUGHT_S, _RAISES_S = 30.0, 2.0
 
 
+def oldest_wait_ns(s: Situation, moved_ns: Mapping[int, int]) -> int:
+    """Since when the first rank waits; 0 where none does. `moved_ns`: when each rank moved last.
+
+    Who begins a call and goes on waits for it since it stands, however long ago it began it.
+    """
+    waits = ((e.waiter, e.since_ns) for e in s.waits.edges if e.targets)
+    return min((max(since, moved_ns.get(rank, 0)) for rank, since in waits if since), default=0)
+
+
 def caught_left_s(s: Situation, now_ns: int) -> float:
     """How long until a call of gloo that a rank waits in raises by its own limit, where the program catches that and goes on; 0 where none does.
 

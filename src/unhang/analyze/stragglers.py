@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from unhang.analyze.align import members_of
 from unhang.analyze.callpath import Path, is_same_function, user_path
+from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.positions import CallIndex, Ints
 from unhang.analyze.source import surroundings
 from unhang.analyze.trees import calls_on, inside, last_name, tree_of
@@ -27,7 +28,7 @@ MIN_LATE = 10
 MIN_LATENESS_S = 0.05
 MIN_SHARE = 0.3
 _LEAST_OWN = 0.25  # calls issued ahead hide the greater part of a rank's own time
-_LEAST_ENDS = 2
+_LEAST_ENDS, _NOT_SMALL = 2, 0.25
 WATCHDOG_NS = 100_000_000
 _ONE_LOOK_NS = 5_000_000  # the watchdog takes less to go through the open calls
 _MOST_ROWS, _MOST_PEERS = 1000, 8
@@ -129,6 +130,7 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
     index = index or CallIndex(case.calls)
     offsets = clock_offsets(index)
     created, shadows = _on_one_clock(index, offsets), _are_shadows(index.table)
+    idles = created + np.maximum(0, index.table["awaited_ns"] - index.table["created_ns"])
     silent = set(case.world) - index.ranks
     cut = _lacking_members(index)
     kept = _may_be_kept_by(case, index, silent, cut)
@@ -141,7 +143,8 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
         if offsets and None in clocks:
             continue
         least_s = MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9
-        straggler = _of_group(group, *matrix, whole[1], least_s, is_one_clock=bool(offsets))
+        waits = None if group.backend == ON_DEVICE else _matrix(index, number, np.where(shadows, 0, idles))
+        straggler = _of_group(group, *matrix, (waits or matrix)[1], whole[1], least_s, is_one_clock=bool(offsets))
         if straggler is not None and straggler.rank not in kept:
             paced = straggler._replace(pace=_pace_in(index, number, *matrix, straggler.rank))
             candidates.append((paced, matrix[0]))
@@ -281,13 +284,14 @@ def pace_of(late_p: npt.NDArray[np.float64]) -> Pace:
 
 
 def _union_s(spans_p2: Ints) -> tuple[float, int]:
-    """Seconds covered by the spans [second-last arrival, last arrival], and in how many pieces; calls in flight together count once."""
-    total = reached = pieces = 0
-    for start, end in spans_p2[np.argsort(spans_p2[:, 0])]:
-        pieces += int(start) > reached
-        total += max(0, int(end) - max(int(start), reached))
-        reached = max(reached, int(end))
-    return total / 1e9, pieces
+    """Seconds covered by the spans, calls in flight together once, and in how many pieces that are not small beside the longest."""
+    pieces, reached = [0], -1
+    for start, end in spans_p2[np.argsort(spans_p2[:, 0])].tolist():
+        if start > reached:
+            pieces.append(0)
+        pieces[-1] += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return sum(pieces) / 1e9, sum(p >= _NOT_SMALL * max(pieces) > 0 for p in pieces)
 
 
 def _beyond_the_usual_s(done_p: Ints) -> float:
@@ -297,20 +301,31 @@ def _beyond_the_usual_s(done_p: Ints) -> float:
 
 
 def _of_group(
-    group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, whole_pm: Ints, least_s: float, is_one_clock: bool
+    group: ProcessGroup,
+    ranks_m: Ints,
+    arrival_pm: Ints,
+    idle_pm: Ints,
+    whole_pm: Ints,
+    least_s: float,
+    is_one_clock: bool,
 ) -> Straggler | None:
-    """`whole_pm`: also of the positions of which lateness tells nothing. `is_one_clock`: the arrivals are told on a clock that all members share, as far as that is known."""
-    ordered = np.sort(arrival_pm, axis=1)
-    lateness_p = (ordered[:, -1] - ordered[:, -2]) / 1e9
+    """`idle_pm`: since when each waits for what it has issued, which it may do long after: until then nobody keeps it.
+
+    `whole_pm`: also of the positions of which lateness tells nothing. `is_one_clock`: the arrivals are told on a clock that all members share, as far as that is known.
+    """
+    others_pm, of_last_p = idle_pm.copy(), np.argmax(arrival_pm, axis=1)
+    others_pm[np.arange(len(others_pm)), of_last_p] = 0
+    spans_p2 = np.stack((others_pm.max(axis=1), arrival_pm.max(axis=1)), axis=1)
+    lateness_p = (spans_p2[:, 1] - spans_p2[:, 0]) / 1e9
     late = lateness_p >= least_s
     if late.sum() < MIN_POSITIONS // 2:
         return None
-    last_p = np.argmax(arrival_pm, axis=1)[late]
+    last_p = of_last_p[late]
     counts = np.bincount(last_p, minlength=len(ranks_m))
     worst = int(np.argmax(counts))
     if counts[worst] < min(MIN_LATE, len(arrival_pm) / 2):
         return None
-    lost, waits = _union_s(ordered[late][last_p == worst][:, -2:])
+    lost, waits = _union_s(spans_p2[late][last_p == worst])
     # Who waits makes no call meanwhile. Waits that all run into each other are a clock that is ahead.
     if not is_one_clock and waits < MIN_POSITIONS // 2:
         return None

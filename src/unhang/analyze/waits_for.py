@@ -154,7 +154,7 @@ def never_ending(graph: WaitsFor, gone: Collection[int], may_end: Collection[int
 
 _P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
 SENDS, RECEIVES = ("send", "isend"), ("recv", "irecv")
-_BLOCKING = ("send", "recv")
+_BLOCKING, _TELLS = ("send", "recv"), ("send", "recv", "work_wait")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -192,8 +192,7 @@ def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Colle
             if rank in plain or not has_waited:
                 continue
             other = tuple(sorted(r for c in s.classes if rank not in c for r in c))
-            targets = missing or other
-            if targets:
+            if targets := missing or other:
                 call = s.calls[rank]
                 what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
                 differs = bool(other and not missing)
@@ -206,7 +205,7 @@ def _count(evidence: RankEvidence | None, kinds: Sequence[str], peer: int | None
 
 
 def unmatched_p2p(case: Case, rank: int) -> tuple[PendingCall, ...]:
-    """The rank's sends and receives for which the peer has issued too few of the other side."""
+    """The rank's sends and receives for which the peer has issued too few of the other side; those in which it waits come first."""
     found, seen = [], {}  # type: ignore[var-annotated]
     for call in case.ranks[rank].pending:
         if call.kind not in _P2P or call.peer is None:
@@ -216,7 +215,7 @@ def unmatched_p2p(case: Case, rank: int) -> tuple[PendingCall, ...]:
         seen[key] = seen.get(key, 0) + 1
         if call.ended_ns is None and _issued(case, rank, call) < (call.nth or seen[key]):
             found.append(call)
-    return tuple(found)
+    return tuple(sorted(found, key=lambda c: (c.kind not in _BLOCKING, not c.awaited_ns)))
 
 
 def _issued(case: Case, rank: int, call: PendingCall) -> int:
@@ -231,9 +230,10 @@ def _issued(case: Case, rank: int, call: PendingCall) -> int:
 
 
 def awaited_transfer(case: Case, rank: int) -> PendingCall | None:
-    """The send or receive in which the rank waits: one that blocks before one that it has merely begun."""
+    """The send or receive in which the rank waits. One that it has merely begun only where nothing tells for which it waits."""
+    is_told = any(c.ended_ns is None and (c.kind in _TELLS or c.awaited_ns) for c in case.ranks[rank].pending)
     calls = unmatched_p2p(case, rank)
-    return next((c for c in calls if c.kind in _BLOCKING), calls[0] if calls else None)
+    return next((c for c in calls if c.kind in _BLOCKING or c.awaited_ns or not is_told), None)
 
 
 def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
@@ -243,7 +243,8 @@ def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
         call = awaited_transfer(case, rank)
         if call is not None and call.peer is not None:
             arrow = f"from rank {call.peer}" if call.kind in RECEIVES else f"to rank {call.peer}"
-            yield WaitEdge(rank, (call.peer,), "p2p", f"{call.kind} {arrow}", call.group, call.index, call.started_ns)
+            what, since = f"{call.kind} {arrow}", call.awaited_ns or call.started_ns
+            yield WaitEdge(rank, (call.peer,), "p2p", what, call.group, call.index, since)
 
 
 def under_way(evidence: RankEvidence, kind: str) -> PendingCall | None:

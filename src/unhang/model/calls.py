@@ -44,11 +44,12 @@ CALL_COLUMNS: Mapping[str, str] = {
     "record_id": "i8",  # order of issue within the rank; not comparable between ranks
     "reduce_op": "i1",  # index into REDUCE_OPS, -1 where unknown: dumps of torch's flight recorder do not tell it
     "root": "i4",  # global rank of the root, -1 where there is none or it is unknown
+    "awaited_ns": "i8",  # since when the program waits for what it issued, 0 where unknown: only our recorder tells it
 }
 # In the order of torch's enum.
 REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
-_OF_A_CALL = [name for name in CALL_COLUMNS if name != "started_ns"]
+_OF_A_CALL = [name for name in CALL_COLUMNS if name not in ("started_ns", "awaited_ns")]
 _OURS = "/unhang/inside/recorder/"  # it stands between the program and the call, and says nothing of it
 _STATES = list(CallState)
 
@@ -284,6 +285,7 @@ class TableBuilder:
         record_id: int = 0,
         reduce_op: int = -1,
         root: int = -1,
+        awaited_ns: int = 0,
     ) -> None:
         """Adds one row; `group` is an index returned by `group()`."""
         row = {
@@ -306,6 +308,7 @@ class TableBuilder:
             "record_id": record_id,
             "reduce_op": reduce_op,
             "root": root,
+            "awaited_ns": awaited_ns,
         }
         for name, value in row.items():
             self._rows[name].append(value)

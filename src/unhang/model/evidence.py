@@ -147,12 +147,13 @@ class PendingCall:
     """A call that the flight recorder does not show: point-to-point, group creation, store wait, initialisation.
 
     `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group store_set monitored_barrier
-    loader_end.
+    loader_end work_wait (for a collective, while transfers are open that nobody waits for).
     `peer`: a global rank. Of keys that differ in numbers alone only the last `store_set` is kept; `index` counts them. So it
     is with the ends of loaders that were asked at one place: `detail` is the number of batches of the last round.
     `ended_ns` is None while the call is under way. `index` counts calls of that kind (and group) on this rank from 1.
     `detail`: the store's key, the ranks of a new group, or the limit of a monitored barrier in seconds. `nth`: which one it is of
-    the sends, or the receives, with this peer, tag and group, from 1; 0 where it is not known.
+    the sends, or the receives, with this peer, tag and group, from 1; 0 where it is not known. `awaited_ns`: since when the rank has
+    waited for an isend or irecv; None where it has not, as far as that is known.
     """
 
     kind: str
@@ -165,6 +166,7 @@ class PendingCall:
     detail: str = ""
     tag: int = 0
     nth: int = 0
+    awaited_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ KINDS = (
     "store_set",
     "monitored_barrier",
     "loader_end",
+    "work_wait",
 )
 HEADER = struct.Struct("<12Q")
 LATER_AT, LATER = HEADER.size, struct.Struct("<3Q")  # zero in what older recorders left: the header has room for 64
@@ -33,6 +34,7 @@ STATUS_AT, STATUS_SLOTS, STATUS = 4096, 128, struct.Struct("<Qqqq")
 RING_AT, RING_SLOTS, RECORD_BYTES = 8192, 256, 256
 RECORD = struct.Struct("<QQqqQQqq192s")
 _FUTURE_NS = 1 << 62
+_AWAITED_AT, _KIND = 8, 255  # bits of the word that holds the kind
 _SAME_FOLDER = "\x1e"
 
 
@@ -116,7 +118,7 @@ def _pending(data: bytes) -> tuple[PendingCall, ...]:
         if at + RECORD_BYTES > len(data):
             break
         number, *fields = RECORD.unpack_from(data, at)
-        if number and (number - 1) % RING_SLOTS == slot and 0 < fields[0] < len(KINDS):
+        if number and (number - 1) % RING_SLOTS == slot and 0 < fields[0] & _KIND < len(KINDS):
             found.append((number, _record(*fields)))
     return tuple(call for _, call in sorted(found, key=lambda pair: pair[0]))
 
@@ -127,8 +129,9 @@ def _record(
     cut = content[-1] != 0
     group, _, rest = content.split(b"\0", 1)[0].decode("utf-8", "ignore").partition("\x1f")
     detail, _, stack = rest.partition("\x1f")
+    awaited_us = kind >> _AWAITED_AT
     return PendingCall(
-        kind=KINDS[kind],
+        kind=KINDS[kind & _KIND],
         index=index,
         group=group,
         peer=peer if peer >= 0 else None,
@@ -138,6 +141,7 @@ def _record(
         detail=detail,
         tag=tag,
         nth=nth,
+        awaited_ns=started + awaited_us * 1000 if awaited_us else None,
     )
 
 

@@ -338,7 +338,7 @@ _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 class Reduction(NamedTuple):
     """One call of the program, from its begin to its end, with the operation and the root in the group; -1 where it has none.
 
-    Of reductions.json: the flight recorder keeps neither.
+    Of reductions.json: the flight recorder keeps neither. `awaited_ns`: since when the program waits for it, 0 where that is not known.
     """
 
     begin_ns: int
@@ -346,6 +346,7 @@ class Reduction(NamedTuple):
     group: str
     reduce_op: int
     root: int
+    awaited_ns: int = 0
 
 
 def read_reductions(path: Path) -> tuple[Reduction, ...]:
@@ -356,10 +357,11 @@ def read_reductions(path: Path) -> tuple[Reduction, ...]:
     """
     found = []
     for row in read_list(path, "a list of calls")[-_MOST:]:
-        if isinstance(row, list) and len(row) == 5 and isinstance(row[2], str):
-            begin, end, op, root = row[0], row[1], row[3], row[4]
-            if all(type(n) is int and -1 <= n < _FOREVER for n in (begin, end, op, root)):
-                found.append(Reduction(begin, end or _FOREVER, row[2], op if op < len(REDUCE_OPS) else -1, root))
+        if isinstance(row, list) and len(row) in (5, 6) and isinstance(row[2], str):
+            (begin, end, _, op, root), awaited = row[:5], row[5] if len(row) > 5 else 0
+            if all(type(n) is int and -1 <= n < _FOREVER for n in (begin, end, op, root, awaited)):
+                op = op if op < len(REDUCE_OPS) else -1
+                found.append(Reduction(begin, end or _FOREVER, row[2], op, root, max(0, awaited)))
     return tuple(sorted(found))
 
 
@@ -373,6 +375,7 @@ def name_reductions(calls: Sequence[RecordedCall], given: Sequence[Reduction]) -
         ]
         if len(around) != 1 or call.is_p2p:
             continue
+        call.awaited_ns = around[0].awaited_ns
         if "reduce" in call.op:
             call.reduce_op = around[0].reduce_op
         if call.op in _WITH_ROOT:

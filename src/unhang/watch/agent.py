@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from unhang.analyze.open_calls import caught_left_s
+from unhang.analyze.open_calls import caught_left_s, oldest_wait_ns
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read import read_bundle
@@ -373,9 +373,9 @@ class Agent:
         known = {r.rank: r.pid for r in self._here()}
         return may_still_come(self.root_pid, known, suspicion.missing_in_rendezvous(s), suspicion.all_in_init(s))
 
-    def _onset_ns(self, s: Situation) -> int:  # of the oldest wait
-        times = [e.since_ns for e in s.waits.edges if e.targets and e.since_ns]
-        return min(times or [r.moved_ns for r in self._live()], default=self._started_ns)
+    def _onset_ns(self, s: Situation) -> int:
+        moved = {r.rank: r.moved_ns for r in self._live()}
+        return oldest_wait_ns(s, moved) or min(moved.values(), default=self._started_ns)
 
     def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""

@@ -205,3 +205,53 @@ def test_who_answers_for_ranks_without_inputs_waits_by_design() -> None:
     frames = np.where(is_shadow, 0, -1).astype(table["frames"].dtype)
     joined = replace(table, columns={**table.columns, "frames": frames}, stacks=((join,),))
     assert stragglers(case_of(joined)) == ()
+
+
+def overlapped(begins_ms: int, backend: str = "gloo", late_ms: int = 400) -> CollectiveTable:
+    """Thirty rounds in each of which rank 1 issues its call late, and the others wait for theirs only so long after they issued it."""
+    builder = TableBuilder()
+    number = builder.group(ProcessGroup("0", "default_pg", (0, 1, 2), backend=backend))
+    for rank in range(3):
+        for i in range(30):
+            now = 10**18 + (i * 800 + late_ms * (rank == 1)) * MS
+            builder.add(
+                rank=rank,
+                group=number,
+                seq=i + 1,
+                op="all_reduce",
+                state=CallState.COMPLETED,
+                created_ns=now,
+                awaited_ns=now + (begins_ms * MS if rank != 1 else 0),
+                record_id=i,
+            )
+    return builder.build()
+
+
+def test_who_issues_late_keeps_nobody_that_waits_only_later() -> None:
+    assert stragglers(replace(case_of(overlapped(750)), job=Job(3))) == ()
+
+
+def test_who_issues_late_keeps_those_that_wait_at_once_or_a_little_later() -> None:
+    for begins_ms in (0, 20, 60):
+        (found,) = stragglers(replace(case_of(overlapped(begins_ms)), job=Job(3)))
+        assert found.rank == 1
+        assert abs(found.median_lateness_s - (0.4 - begins_ms / 1000)) < 0.001
+
+
+def test_on_a_device_the_host_waits_for_nothing() -> None:
+    (found,) = stragglers(replace(case_of(overlapped(750, "nccl")), job=Job(3)))
+    assert found.rank == 1
+
+
+def test_two_long_waits_and_short_ones_beside_them_are_no_habit() -> None:
+    """Two samples were huge; what else is late is the noise of a busy machine."""
+    builder = TableBuilder()
+    number = builder.group(ProcessGroup("0", "default_pg", (0, 1), backend="gloo"))
+    late_ms = {2: 6000, 4: 6000, 6: 80, 7: 80}
+    now = 10**18
+    for i in range(8):
+        for rank in range(2):
+            at = now + late_ms.get(i, 0) * MS * rank
+            builder.add(rank=rank, group=number, seq=i + 1, op="all_reduce", created_ns=at, record_id=i)
+        now += (late_ms.get(i, 0) + 20) * MS
+    assert stragglers(replace(case_of(builder.build()), job=Job(2))) == ()

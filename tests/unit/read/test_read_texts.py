@@ -154,6 +154,14 @@ def test_page():
     assert [f.line for f in cut.frames] == [123], "a frame that was cut is left out"
 
 
+def test_since_when_a_posted_call_is_awaited():
+    """In microseconds after its start, above the kind; other bits of that word make no other kind."""
+    posted = (256, 4 | 2500 << 8, 1, 3, 100, 0, 7, 0, b"0\x1f\x1f")
+    never, waits = (257, 3, 1, 4, 100, 0, 7, 0, b"0\x1f\x1f"), (258, 12, -1, 1, 90, 0, 0, 0, b"\x1f\x1f")
+    calls = parse_page(made_page((77,), [posted, never, waits])).pending
+    assert [(c.kind, c.awaited_ns) for c in calls] == [("irecv", 2_500_100), ("isend", None), ("work_wait", None)]
+
+
 def test_short_page_reads_as_never_written():
     whole = made_page((77, 5, 12), RECORDS, [(1, 40, 39)])
     for size in (96, 4096, 4100, 8192, 8200):

@@ -47,6 +47,26 @@ def test_posted_calls_that_nobody_waits_for_are_overwritten(written: Page, tmp_p
     assert sorted(r.index for r in ring(tmp_path)) == list(range(45, 301))
 
 
+def test_since_when_a_posted_call_is_waited_for(written: Page, tmp_path: Path) -> None:
+    number = written.begin(recording.IRECV, 3, 1, 7, b"0\x1f\x1f")
+    for _ in range(2):
+        written.wait_for(number)
+    (record,) = ring(tmp_path)
+    assert record.kind & 255 == recording.IRECV
+    assert 1 <= record.kind >> 8 < 60_000_000
+    assert not written.has_open_record()
+    written.end(number)
+    assert ring(tmp_path)[0].ended_ns >= record.started_ns
+
+
+def test_a_wait_for_an_overwritten_record_changes_nothing(written: Page, tmp_path: Path) -> None:
+    first = written.begin(recording.ISEND, 1, 1, 0, b"\x1f\x1f")
+    for i in range(256):
+        written.begin(recording.ISEND, 1, i + 2, 0, b"\x1f\x1f")
+    written.wait_for(first)
+    assert {r.kind for r in ring(tmp_path)} == {recording.ISEND}
+
+
 def test_end_of_an_overwritten_record_changes_nothing(written: Page, tmp_path: Path) -> None:
     first = written.begin(recording.ISEND, 1, 1, 0, b"\x1f\x1f")
     for i in range(256):

@@ -42,7 +42,7 @@ def test_operation_and_root_are_noted_with_the_time_of_the_call(tmp_path: Path) 
     rec = Recording(str(tmp_path), recording.Page(str(tmp_path / "page.bin")), {})
     reductions.write(rec)
     rows = json.loads((tmp_path / "reductions.json").read_text())
-    assert [row[2:] for row in rows] == [["7", 4, -1], ["7", -1, 2], ["7", 0, 1], ["7", 1, -1]]
+    assert [row[2:5] for row in rows] == [["7", 4, -1], ["7", -1, 2], ["7", 0, 1], ["7", 1, -1]]
     assert all(0 < begin <= end for begin, end, *_ in rows[:3])
     assert rows[3][1] == 0  # it is still being made
 
@@ -52,3 +52,27 @@ def test_a_call_without_options_is_none_of_them(given: object) -> None:
     row = reductions.begin(GROUP, ([], given), {})
     assert row is None
     reductions.end(row)
+
+
+def test_since_when_somebody_waits_for_what_a_call_gave() -> None:
+    rows = [reductions.begin(GROUP, ([], options("AllreduceOptions")), {}) for _ in range(3)]
+    works = [object() for _ in rows]
+    for row, work in zip(rows, works, strict=True):
+        reductions.follow(row, work)
+    reductions.waits(id(works[1]))
+    since = rows[1] and rows[1][5]
+    reductions.waits(id(works[1]))  # once more: the first time counts
+    reductions.forget(id(works[2]))
+    reductions.waits(id(works[2]))
+    assert [row and row[5] for row in rows] == [0, since, 0]
+    assert since
+
+
+def test_works_that_nobody_waits_for_are_not_kept_for_ever() -> None:
+    row = reductions.begin(GROUP, ([], options("AllreduceOptions")), {})
+    works = [object() for _ in range(10_000)]
+    for work in works:
+        reductions.follow(row, work)
+    assert len(reductions._of_works) <= 4096
+    reductions.follow(None, works[0])
+    reductions.follow(row, None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import time
 import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 from . import announce, facts, flight, recording
-from .frames import caller_of_torch, record_text
+from .flight import reductions
+from .frames import record_text
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch
 
 _PEER_WORD = {recording.SEND: "dst", recording.ISEND: "dst", recording.RECV: "src", recording.IRECV: "src"}
@@ -243,26 +243,7 @@ def write_new_groups(rec: Recording, c10d: Any, timeout: Any) -> None:
     for group, name in list(c10d._world.pg_names.items()):
         if name not in rec.groups_written:
             rec.groups_written.add(name)
-            append_json(rec.path("groups.jsonl"), _describe_group(c10d, group, name, timeout))
-
-
-def _describe_group(c10d: Any, group: Any, name: str, timeout: Any) -> dict[str, Any]:
-    backend = attempt("backend of a group", lambda: str(c10d._world.pg_map[group][0])) or ""
-    return {
-        "pg_name": str(name),
-        "pg_desc": attempt("name of a group", lambda: str(group.group_desc)) or "",
-        "ranks": attempt("ranks of a group", c10d.get_process_group_ranks, group) or [],
-        "timeout_s": attempt("timeout of a group", _timeout_s, c10d, backend, timeout),
-        "timeout_set_at": None if timeout is None else attempt("who set a timeout", caller_of_torch),
-        "backend": backend,
-        "created_ns": time.time_ns(),
-    }
-
-
-def _timeout_s(c10d: Any, backend: str, timeout: Any) -> float | None:
-    if timeout is None:
-        timeout = c10d._get_default_timeout(c10d.Backend(backend))
-    return float(timeout.total_seconds())
+            append_json(rec.path("groups.jsonl"), facts.describe_group(c10d, group, name, timeout))
 
 
 def begin(rec: Recording, kind: int, peer: int, group: str, detail: str, tag: int = 0) -> int:
@@ -291,7 +272,7 @@ def _watched_wait(original: Any, name: str) -> Any:
             failed_in_torch(error)
             raise
         finally:
-            _end_store_wait(number)
+            _end_short_wait(number)
 
     wait.__code__ = wait.__code__.replace(co_name=name)
     return do_not_trace(functools.wraps(original)(wait))
@@ -333,7 +314,7 @@ def _begin_store_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | No
         return None
 
 
-def _end_store_wait(number: int | None) -> None:
+def _end_short_wait(number: int | None) -> None:
     rec = recording.current
     if rec is not None and number is not None:
         rec.page.end(number)
@@ -341,21 +322,48 @@ def _end_store_wait(number: int | None) -> None:
 
 
 def watch_work(bindings: Any) -> None:
-    """Note when an isend or irecv has been waited for; other work passes with one look at a dictionary."""
+    """Note for which isend or irecv a thread waits, since when, and that it has; where none is open, other work passes with one look at a dictionary."""
     original = bindings.Work.wait
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reductions.waits(id(self))
+        number = _begin_wait(id(self)) if _open else None
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
             failed_in_torch(error)
             raise
         finally:
-            if _open and id(self) in _open:
+            if number is not None:
+                _end_short_wait(number)
+            elif _open and id(self) in _open:
                 _close(id(self))
 
     bindings.Work.wait = do_not_trace(wait)
+    future = bindings.Work.get_future
+
+    @functools.wraps(future)
+    def get_future(self: Any) -> Any:
+        reductions.waits(id(self))  # when somebody waits for the future is not seen: from now on
+        return future(self)
+
+    bindings.Work.get_future = do_not_trace(get_future)
+
+
+def _begin_wait(key: int) -> int | None:
+    """Marks the transfer that is waited for; of other work the record of a wait, which tells that it is for none of those that are open."""
+    rec = recording.current
+    if rec is None or get_ident() in _inside:
+        return None
+    try:
+        entry = _open.get(key)
+        if entry is None:
+            return begin(rec, recording.WORK_WAIT, -1, "", "")
+        entry[0].wait_for(entry[1])
+    except Exception as error:  # noqa: BLE001
+        rec.note("waits for isend and irecv", f"{type(error).__name__}: {error}")
+    return None
 
 
 def follow(rec: Recording, number: int, work: Any) -> None:
@@ -364,6 +372,7 @@ def follow(rec: Recording, number: int, work: Any) -> None:
         rec.page.end(number)
         return
     key = id(work)
+    reductions.forget(key)
     _open[key] = (rec.page, number, weakref.ref(work, lambda _: _close(key)))
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import recording
 from .flight import reductions
-from .frames import is_user, record_text, user_places
+from .frames import caller_of_torch, is_user, record_text, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, preceded, step_aside, write_json
 
 # What gloo reads and writes from the tensor's first element on, as many elements as it has; what it gathers it copies in order.
@@ -77,12 +78,14 @@ def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
             except Exception as error:  # noqa: BLE001
                 rec.note("tensors of collectives", f"{type(error).__name__}: {error}")
         try:
-            return original(self, *args, **kwargs)
+            work = original(self, *args, **kwargs)
         except BaseException as error:
             failed_in_torch(error)
             raise
         finally:
             reductions.end(row)
+        reductions.follow(row, work)
+        return work
 
     # pybind11 knows by the function's name that a Python subclass calls the method of its base class.
     call.__code__ = call.__code__.replace(co_name=name)
@@ -322,3 +325,23 @@ def _write_shapes(model: Any) -> None:
     if len(shapes) > len(rec.shapes):
         rec.shapes = shapes
         write_json(rec.path("shapes.json"), shapes)
+
+
+def describe_group(c10d: Any, group: Any, name: str, timeout: Any) -> dict[str, Any]:
+    """The line of groups.jsonl for one group. `timeout`: as its maker gave it."""
+    backend = attempt("backend of a group", lambda: str(c10d._world.pg_map[group][0])) or ""
+    return {
+        "pg_name": str(name),
+        "pg_desc": attempt("name of a group", lambda: str(group.group_desc)) or "",
+        "ranks": attempt("ranks of a group", c10d.get_process_group_ranks, group) or [],
+        "timeout_s": attempt("timeout of a group", _timeout_s, c10d, backend, timeout),
+        "timeout_set_at": None if timeout is None else attempt("who set a timeout", caller_of_torch),
+        "backend": backend,
+        "created_ns": time.time_ns(),
+    }
+
+
+def _timeout_s(c10d: Any, backend: str, timeout: Any) -> float | None:
+    if timeout is None:
+        timeout = c10d._get_default_timeout(c10d.Backend(backend))
+    return float(timeout.total_seconds())

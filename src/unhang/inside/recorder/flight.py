@@ -199,7 +199,8 @@ def _apart(name: str) -> str:
 _MOST_REDUCTIONS = 2048
 _BY_OP = frozenset(("AllreduceOptions", "AllreduceCoalescedOptions", "ReduceScatterOptions"))
 _BY_ROOT = frozenset(("BroadcastOptions", "GatherOptions", "ScatterOptions"))
-# [begin, end (0 while it is made), group, operation, root]: the calls that torch records in between are this one's.
+_MOST_WORKS = 4096
+# [begin, end (0 while it is made), group, operation, root, since when its Work is waited for (0: not yet)]: the calls that torch records in between are this one's.
 Row = list[Any]
 
 
@@ -208,6 +209,7 @@ class Reductions:
 
     def __init__(self) -> None:
         self._rows: deque[Row] = deque(maxlen=_MOST_REDUCTIONS)
+        self._of_works: dict[int, Row] = {}
 
     def begin(self, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row | None:
         """Note a call of a method of a group, which takes its options last; None where there are none. Two microseconds."""
@@ -222,7 +224,7 @@ class Reductions:
             op, root = int(options.reduceOp.op), options.rootRank
         else:
             return None
-        row = [time.time_ns(), 0, group.group_name, op, root]
+        row = [time.time_ns(), 0, group.group_name, op, root, 0]
         self._rows.append(row)
         return row
 
@@ -230,6 +232,23 @@ class Reductions:
         """The method has returned: what torch recorded of it, it has recorded."""
         if row is not None:
             row[1] = time.time_ns()
+
+    def follow(self, row: Row | None, work: Any) -> None:
+        """The call gave this Work; `waits` is told when somebody waits for it. Of one that is dropped the next at its address takes the place."""
+        if row is not None and work is not None:
+            if len(self._of_works) >= _MOST_WORKS:
+                self._of_works.clear()
+            self._of_works[id(work)] = row
+
+    def waits(self, key: int) -> None:
+        """Somebody waits for the Work with this id from now on."""
+        row = self._of_works.pop(key, None)
+        if row is not None:
+            row[5] = time.time_ns()
+
+    def forget(self, key: int) -> None:
+        """The Work with this id is another one."""
+        self._of_works.pop(key, None)
 
     def write(self, rec: Recording) -> None:
         """Write reductions.json, if there are any."""
@@ -239,6 +258,7 @@ class Reductions:
     def forget_in_child(self) -> None:
         """After a fork: the calls were the parent's."""
         self._rows.clear()
+        self._of_works.clear()
 
 
 reductions = Reductions()

@@ -37,8 +37,11 @@ RECORDS, INITIALIZED, ENDED, FAILED_POLLS, SKIPPED, SAMPLES, TOKENS = range(8, 1
 
 NONE, DATA, _FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT = range(6)
 
-SEND, RECV, ISEND, IRECV, NEW_GROUP, STORE_WAIT, INIT, DESTROY, STORE_SET, MONITORED_BARRIER, LOADER_END = range(1, 12)
+SEND, RECV, ISEND, IRECV, NEW_GROUP, STORE_WAIT, INIT, DESTROY, STORE_SET, MONITORED_BARRIER, LOADER_END, WORK_WAIT = (
+    range(1, 13)
+)
 _RETURNS_AT_ONCE = (ISEND, IRECV)
+_AWAITED_AT, _KIND = 8, 255  # bits of the word that holds the kind
 
 
 def _open_map(path: str) -> mmap.mmap:
@@ -117,7 +120,7 @@ class Page:
     def has_open_record(self) -> bool:
         """Whether a point-to-point call, or the making of a group, has not come back."""
         words, records = self.words, range(_RING_WORD, _SIZE // 8, _RECORD_WORDS)
-        return any(words[at] and not words[at + 5] and words[at + 1] not in _RETURNS_AT_ONCE for at in records)
+        return any(words[at] and not words[at + 5] and words[at + 1] & _KIND not in _RETURNS_AT_ONCE for at in records)
 
     def begin(self, kind: int, peer: int, index: int, tag: int, text: bytes, nth: int = 0) -> int:
         """Write a call that starts now; returns its number for `end`."""
@@ -148,6 +151,13 @@ class Page:
         if words[at] == number + 1:
             words[at + 5] = _now()
 
+    def wait_for(self, number: int) -> None:
+        """From now on a thread waits for this call, which had returned at once; above its kind stand the microseconds after its start."""
+        words = self.words
+        at = _RING_WORD + (number & _LAST) * _RECORD_WORDS
+        if words[at] == number + 1 and not words[at + 1] >> _AWAITED_AT:
+            words[at + 1] |= max(1, (_now() - words[at + 4]) // 1000) << _AWAITED_AT
+
     def give_back(self, number: int) -> None:
         """Let the next record overwrite this ended one, so that many short waits do not push out the history."""
         if self._next == number + 1:
@@ -158,7 +168,7 @@ class Page:
         words, number = self.words, self._next
         for candidate in range(number, number + _RECORDS):
             at = _RING_WORD + (candidate & _LAST) * _RECORD_WORDS
-            if words[at] == 0 or words[at + 5] or words[at + 1] in _RETURNS_AT_ONCE:
+            if words[at] == 0 or words[at + 5] or words[at + 1] & _KIND in _RETURNS_AT_ONCE:
                 return candidate
         return number
 

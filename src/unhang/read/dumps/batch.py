@@ -85,6 +85,7 @@ class BatchReading:
         shown = self._shown(columns, groups)
         columns["rank"] = np.array([f.rank for f in self.files], np.int32)[columns["dump"]]
         columns |= {name: np.full(len(columns["rank"]), -1) for name in ("reduce_op", "root")}  # only we know them
+        columns["awaited_ns"] = np.zeros(len(columns["rank"]), np.int64)
         groups.number(columns, shown)
         shown &= ~self.batch.irregular_F[columns["dump"]]
         some = slice(None) if shown.all() else shown

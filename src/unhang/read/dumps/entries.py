@@ -86,6 +86,7 @@ class RecordedCall:
     thread: str
     reduce_op: int = -1
     root_in_group: int = -1
+    awaited_ns: int = 0
     pg_id: int = -1
 
     @property
@@ -95,9 +96,8 @@ class RecordedCall:
 
     def shift(self, by_ns: int) -> None:
         """Brings its times from the clock of its node to another one."""
-        self.created_ns, self.started_ns, self.completed_ns = (
-            t + by_ns if t else t for t in (self.created_ns, self.started_ns, self.completed_ns)
-        )
+        for name in ("created_ns", "started_ns", "completed_ns", "awaited_ns"):
+            setattr(self, name, (at := getattr(self, name)) and at + by_ns)
 
 
 class EntryParser:

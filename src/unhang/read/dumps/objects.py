@@ -161,6 +161,7 @@ def add_calls(
             record_id=call.record_id,
             reduce_op=call.reduce_op,
             root=global_rank(group, call.root_in_group),
+            awaited_ns=call.awaited_ns,
         )
 
 
