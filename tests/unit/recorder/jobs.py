@@ -161,6 +161,7 @@ class Record:
     group: str
     detail: str
     frames: list[str]
+    awaited_us: int
 
 
 def ring(folder: Path) -> list[Record]:
@@ -172,7 +173,8 @@ def ring(folder: Path) -> list[Record]:
         )
         if number:
             group, detail, frames = text.rstrip(b"\0").decode().split("\x1f")
-            found.append(Record(number - 1, kind, peer, index, begun, ended, tag, group, detail, frames.split("|")))
+            places, kind, awaited = frames.split("|"), kind & 255, kind >> 8
+            found.append(Record(number - 1, kind, peer, index, begun, ended, tag, group, detail, places, awaited))
     return sorted(found, key=lambda record: record.number)
 
 

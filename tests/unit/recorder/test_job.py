@@ -151,6 +151,8 @@ def _check_ring(zero: Path, one: Path) -> None:
     assert calls == [(2, "0", 0, 1, 0), (4, "2", 0, 1, 9), (3, "0", 0, 1, 4), (4, "0", 0, 1, 4)]
     assert [r.ended_ns > 0 for r in ring(one) if r.kind <= recording.IRECV] == [True] * 4
     assert [(r.tag, r.kind) for r in ring(zero) if not r.ended_ns] == [(9, recording.ISEND)], "posted, never waited for"
+    waited = [[r.awaited_us > 0 for r in ring(folder) if r.kind <= recording.IRECV] for folder in (zero, one)]
+    assert waited == [[False, False, True, True], [False, True, True, True]], "of posted ones that were waited for"
     for folder in (zero, one):
         created = [(r.index, r.detail) for r in ring(folder) if r.kind == recording.NEW_GROUP]
         assert created == [(1, "0"), (2, "0,1")], "also where the rank is no member"
