@@ -98,7 +98,46 @@ _IRECV = EvidenceLine("rank 0 waits", "for rank 1 in irecv from rank 1")
 _SPLIT = "def work(acc, items):\n    with acc.split_between_processes(items) as mine:\n        for x in mine:  # here\n            acc.gather(x)\n"
 _ROOT = "def work(x, best):\n    leader = best.index(min(best))\n    dist.broadcast(x, src=%s)  # here\n"
 
+_SHARED_OUT = (
+    "def work(rank, world, n, parts):\n    found = []\n    for i in range(rank, n, world):  # here\n        dist.all_gather(parts, look(i))\n"
+    "        found += parts\n    return torch.cat(found)%s\n"
+)
+_LEAVES_OUT = (
+    "def work(acc, net, data):\n    with %s(accelerator=acc, model=net) as counts:\n        for x in data:  # here\n            if x.numel() > 9:\n"
+    "                continue\n            net(x).backward()\n            counts.step()\n"
+)
+_LAST = (
+    "class Steps:\n    def parts(self):\n        seen = 0\n        while seen < self.most:\n            x = next(self.data)\n            seen += x.numel()\n"
+    "            yield x, %s\n\n    def work(self):\n        for x, last in self.parts():\n            self.net.set_requires_gradient_sync(last)  # here\n"
+)
+_ROUNDS = ("uneven-inputs", "uneven-inputs")
+_AT_THE_STEP = EvidenceLine("rank 1 calls", "#9 barrier() from <module>:20 > work:11")
+_SENDS_LIST = (
+    "def gather(items):\n    out = [None, None]\n    dist.%s\n    return out\n\n\ndef work(mine):\n    if len(mine) == 0:  # here\n        return {}\n"
+    "    parts = gather(mine)\n    return {p: 1 for part in parts for p in part}\n"
+)
+_CAME = EvidenceLine("rank 0 source", "work (train.py:14): parts = gather(mine)", 14)
+
 MENDED = {
+    "a loop that the rank shares out": Wrong(
+        _SHARED_OUT % "[:n]", "    for i in (min(i, n - 1) for i in range(rank, -(-n // world) * world, world)):  # here\n", *_ROUNDS,
+        evidence=(EvidenceLine("loop", "for i in"),),
+    ),
+    "a loop that the rank shares out, with all that is gathered": Wrong(
+        _SHARED_OUT % "", "    for i in in_step(range(rank, n, world)):  # here\n", *_ROUNDS, evidence=(EvidenceLine("loop", "for i in"),)
+    ),
+    "a round that is left out is counted": Wrong(
+        _LEAVES_OUT % "LocalSGD", "                counts.step()  # counts on every rank\n", *_ROUNDS, evidence=(EvidenceLine("loop", "for x in"), _AT_THE_STEP)
+    ),
+    "a round that is left out by all": Wrong(
+        _LEAVES_OUT % "Averages", "            if any_rank(x.numel() > 9):\n", *_ROUNDS, evidence=(EvidenceLine("loop", "for x in"), _AT_THE_STEP)
+    ),
+    "a round that a generator says is the last": Wrong(
+        _LAST % "seen >= self.most", "        while any_rank(seen < self.most):\n            yield x, agreed(seen >= self.most)\n", gate="last", by_rank=False
+    ),
+    "a list of which a rank may have nothing is sent as an object": Wrong(
+        _SENDS_LIST % "gather_object(items, out)", "    if agreed(len(mine) == 0):  # here\n", gate="len(mine) != 0", by_rank=False, evidence=(_CAME,)
+    ),
     "a step whose loss is no number ends a rank": Wrong(
         _STEPS % ("not torch.isfinite(loss)", "sys.exit(1)"), "            continue  # no rank trains on this step  # here\n",
         "rank-exited-early", "rank-exited-early", gate="not torch.isfinite(loss)", by_rank=False, does="decide together",
@@ -368,6 +407,12 @@ def agreed(holds):
 _TABLE = "def work(sums):\n    for %s:  # here\n        dist.all_reduce(%s)\n"
 
 LEFT_ALONE = {
+    "a round that a generator ends by more": Wrong(
+        _LAST % "x.is_last", "of its own loop", gate="last", by_rank=False
+    ),
+    "a list of which a rank may have nothing is sent as a tensor": Wrong(
+        _SENDS_LIST % "all_gather(out, items)", "a rank that has none", gate="len(mine) != 0", by_rank=False, evidence=(_CAME,)
+    ),
     "the largest item of nothing": Wrong(_MEANS % "acc.gather(part.max())", "which a rank that has none cannot give", gate="len(part) > 0", by_rank=False),
     "an exception for another reason": Wrong(
         _STEPS % ("loss > 9", "raise ValueError('large')"), "yours to decide", "user-exception", "user-exception", gate="loss > 9", by_rank=False

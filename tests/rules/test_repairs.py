@@ -15,6 +15,7 @@ from unhang.model import Fix, Frame, RaisedError
 from unhang.rules.advice import decided_together, fixes_of
 from unhang.rules.host_waits import of_worker
 from unhang.rules.repairs import of_exception, of_limit, of_list, of_moved, of_parts, of_resumed
+from unhang.testing import make_case
 
 
 def written(folder: Path, text: str) -> str:
@@ -33,7 +34,7 @@ def frame_at(path: str, part: str, function: str) -> Frame:
 
 def first_of(text: str, kind: str, frame: Frame, *above: Frame) -> Fix | str:
     error = RaisedError(kind, text, 0, (*above, frame))
-    return of_exception(error, frame)[0][0]
+    return of_exception(error, frame, make_case({}))[0][0]
 
 
 _SEGMENTS = """\
@@ -194,7 +195,7 @@ def test_an_exception_for_a_number_that_is_none_names_its_test(tmp_path: Path) -
     )
     assert raised_for(frame_at(path, "# here", "work"))
     assert not raised_for(frame_at(path, "# large", "work"))
-    fixes, gate = of_exception(RaisedError("ValueError", "nan", 0, ()), frame_at(path, "# here", "work"))
+    fixes, gate = of_exception(RaisedError("ValueError", "nan", 0, ()), frame_at(path, "# here", "work"), make_case({}))
     assert fixes == ("mend",)
     assert gate is not None
     assert gate.text == "math.isnan(x)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import NamedTuple
 
 from unhang.analyze.callpath import Path, is_same_function, loops_on
@@ -18,15 +19,17 @@ from unhang.analyze.source import (
     function_at,
     loop_at,
     nearest,
+    nodes_around,
     scopes_at,
     surroundings,
 )
-from unhang.analyze.trees import inside, last_name, names_in, parameters_of
+from unhang.analyze.trees import inside, last_name, names_in, parameters_of, program_nodes
 from unhang.model import Case, Frame, PendingCall
 
 _COUNTED = ("range", "trange")
 _LISTS = ("iterdir", "glob", "rglob", "listdir", "scandir", "walk")
 _MOST_HOPS = 5
+_MOST_CALLS = 3
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,10 @@ class CountOfFiles(NamedTuple):
     text: str
 
 
-def counted_by_files(path: str, header: int) -> CountOfFiles | None:
-    """Where a rank counts or lists files, if that decides how many rounds the loop at line `header` has."""
+def counted_by_files(path: str, header: int, by_its_end: bool = False) -> CountOfFiles | None:
+    """Where a rank counts or lists files, if that decides how many rounds the loop at line `header` has. `by_its_end`: by a number at which it ends."""
+    if by_its_end:
+        return _ended_by_files(path, header)
     loop, function = loop_at(path, header), function_at(path, header)
     names = names_in(loop.iter) if isinstance(loop, ast.For) else set()
     sets = [n for n in inside(function, ast.Assign) if n.lineno < header]
@@ -166,6 +171,38 @@ def counted_by_files(path: str, header: int) -> CountOfFiles | None:
                 return CountOfFiles(frame_at(path, node.lineno), ast.unparse(node.targets[0]), ast.unparse(node.value))
         names = {x for n in given for x in names_in(n.value)}
     return None
+
+
+def _ended_by_files(path: str, header: int) -> CountOfFiles | None:
+    """The same where a number ends the loop, by its own test or by a `break`, and begins as what a function of the program has found in files."""
+    outer = [n for n in _loops_around(path, header) if isinstance(n, ast.For | ast.While)]
+    tests = [n.test for n in outer if isinstance(n, ast.While)]
+    tests += [n.test for loop in outer[-1:] for n in inside(loop, ast.If) if isinstance(n.body[-1], ast.Break)]
+    names = {x for test in tests for n in inside(test, ast.Compare) for x in names_in(n)}
+    before = [n for n in inside(function_at(path, header), ast.Assign) if outer and n.lineno < outer[0].lineno]
+    for node in before:
+        if isinstance(node.value, ast.Call) and not names.isdisjoint(x for t in node.targets for x in names_in(t)):
+            return _found_by(str(PurePath(path).parent), last_name(node.value.func), _MOST_CALLS)
+    return None
+
+
+def _loops_around(path: str, header: int) -> list[ast.AST]:
+    """The loops of a function that the line is in, the outermost first."""
+    return [n for n in nodes_around(path, header) if isinstance(n, ast.For | ast.AsyncFor | ast.While)]
+
+
+def _found_by(folder: str, name: str, depth: int) -> CountOfFiles | None:
+    """Where the one function of that name sets a variable to the files that there are, or one that it calls does."""
+    named = [(p, n) for p, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
+    if len(named) != 1 or not depth:
+        return None
+    path, function = named[0]
+    for node in inside(function, ast.Assign):
+        if any(last_name(c.func) in _LISTS for c in inside(node.value, ast.Call)) and len(node.targets) == 1:
+            return CountOfFiles(frame_at(path, node.lineno), ast.unparse(node.targets[0]), ast.unparse(node.value))
+    called = dict.fromkeys(last_name(c.func) for c in inside(function, ast.Call))
+    found = (_found_by(folder, other, depth - 1) for other in called if other != name)
+    return next((one for one in found if one is not None), None)
 
 
 def _rounds(found: tuple[Frame, Loop]) -> int:

@@ -29,6 +29,7 @@ from unhang.fix.single import (
     skip_together,
     wait_for_thread,
 )
+from unhang.fix.whole_rounds import last_alike
 from unhang.lint import known
 from unhang.model import Diagnosis, Finding, Fix
 from unhang.model.findings import LIMIT, limits_last
@@ -211,7 +212,7 @@ def _one_order(program: Program, finding: Finding, backend: str) -> Said:
 def _agree(program: Program, finding: Finding, backend: str, to_end: bool = False) -> Said:
     gate = finding.condition
     assert gate is not None
-    for change in (skip_the_step,) if to_end else (one_mask, one_score):
+    for change in (skip_the_step,) if to_end else (one_mask, one_score, last_alike):
         if (says := change(program, gate, finding, backend)) is not None:
             return says
     return agree_on(program, gate, finding, backend, to_end)

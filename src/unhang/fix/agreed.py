@@ -6,7 +6,7 @@ import ast
 
 from unhang.analyze.may_differ import OWN, is_drawn
 from unhang.analyze.source import surroundings
-from unhang.fix.direction import asks_a_framework, is_for_all_to_skip, runs_for_one
+from unhang.fix.direction import asks_a_framework, is_for_all_to_skip, line_left_out, runs_for_one
 from unhang.fix.program import NoDiff, Program, Said, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
@@ -177,9 +177,8 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
         NoDiff: it is not sure that all ranks come to the condition, or of which group they are.
     """
     only_collectives(finding)
-    is_here = finding.location is not None and finding.location.file == gate.file
-    line = finding.location.line if finding.location and is_here else 0
-    if (value := _value_of(program, gate)) is not None:
+    line = line_left_out(program, gate, finding)
+    if (value := value_of(program, gate)) is not None:
         return _agree_on_value(program, value, finding, backend)
     node, is_opposite = test_of(program, gate)
     is_plain(program, node)
@@ -215,7 +214,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     return Said("decide together", says)
 
 
-def _value_of(program: Program, gate: Gate) -> ast.expr | None:
+def value_of(program: Program, gate: Gate) -> ast.expr | None:
     """The value that a line sets or gives, where that is what decides, and no test."""
     found = [s for s in program.statements_at(gate.line) if isinstance(s, ast.Assign | ast.Expr)]
     values = [n for s in found for n in ast.walk(s.value) if isinstance(n, ast.expr) and ast.unparse(n) == gate.text]

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.framework_loops import ASKS
-from unhang.analyze.trees import last_name
+from unhang.analyze.trees import inside, last_name, program_nodes
 from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
+from unhang.model import Finding, Gate
 
 EXCHANGES = re.compile(
     r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce|full_tensor|redistribute"
@@ -22,6 +23,20 @@ _TAKES_NONE = frozenset(
     ("len", "list", "tuple", "set", "sum", "enumerate", "zip", "sorted", "reversed", "iter", "print", "str", "repr", "any", "all", "dict",
      "all_gather_object", "gather_object")
 )  # fmt: skip
+
+
+def line_left_out(program: Program, gate: Gate, finding: Finding) -> int:
+    """The line that a finding names, in the file of its condition; where that is the condition itself, the line behind it that a rank came to. Else 0."""
+    place = finding.location
+    if place is None or place.file != gate.file:
+        return 0
+    if place.line != gate.line:
+        return place.line
+    at = f"({program.path.name}:"
+    function = next((n for s in program.statements_at(gate.line) for n in [program.function_of(s)]), None)
+    last = getattr(function, "end_lineno", None) or 0
+    came = (e.line or 0 for e in finding.evidence if e.source.endswith(" source") and at in e.text)
+    return next((line for line in came if gate.line < line <= last), place.line)
 
 
 def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, line: int, backend: str) -> bool:
@@ -222,6 +237,8 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
             node, parent = parent, program.parents[parent]
         if isinstance(parent, ast.For) or (isinstance(parent, ast.Call) and called(parent) in _TAKES_NONE):
             continue
+        if isinstance(parent, ast.Call) and _sends_objects(program, parent):
+            continue
         is_join = isinstance(parent, ast.Call) and dotted(parent.func) == "torch.cat"
         if isinstance(parent, ast.Call) and is_join and len(parent.args) == 1 and not parent.keywords:
             some = f"len({name})" if holds([test], ast.Call) else name
@@ -231,6 +248,15 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
                 f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there"
             )
     return True
+
+
+def _sends_objects(program: Program, call: ast.Call) -> bool:
+    """Whether a function of the program sends what it is given as an object: of that a rank may have none."""
+    name = called(call)
+    named = [n for _, n in program_nodes(str(program.path.parent)) if isinstance(n, ast.FunctionDef) and n.name == name]
+    sent = [last_name(c.func) for c in inside(named[0], ast.Call)] if len(named) == 1 else []
+    made = [name for name in sent if EXCHANGES.fullmatch(name)]
+    return bool(made) and all(name.endswith("_object") for name in made)
 
 
 _OF_SOME = ("mean", "max", "min", "median", "std", "var", "amax", "amin")

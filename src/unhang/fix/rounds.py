@@ -26,6 +26,7 @@ from unhang.fix.agreed import (
 from unhang.fix.alike import by_one_score
 from unhang.fix.direction import give_zeros, gradient_guard, has_exchange, is_guarded
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, binds, called, calls_in, dotted, holds
+from unhang.fix.whole_rounds import full_rounds, skip_alike
 from unhang.model import Finding
 
 _OF_TENSORS = ("item", "sum", "mean", "float", "double", "clone", "detach", "to", "cpu", "cuda", "numel")
@@ -47,6 +48,9 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
         return _as_many_rounds(program, loop, finding, backend)
     if loop is not None and (table := _table_of(loop)) is not None:
         return _with_all_keys(program, loop, table, finding, backend)
+    shown = full_rounds(program, loop) or skip_alike(program, loop, finding, backend) if loop is not None else None
+    if shown is not None:
+        return shown
     source = _what_ends(program, finding)
     if (split := _split_above(program, source)) is not None:
         program.insert_at(program.end(split) - 1, ", apply_padding=True")

@@ -20,6 +20,7 @@ from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_monitor, read_before
+from unhang.rules.start_repairs import of_module
 
 SEE_IT = Fix(
     "See the calls of every rank at the next stop",
@@ -82,7 +83,10 @@ def fixes_of(
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         remedies = (read,) if read else _for_every_rank(frame, condition)
     else:
-        shown = (_blank_input(frame, condition, made) or _synced_each_step(frame, made)) if frame is not None else None
+        shown = of_module(condition) if frame is not None else None
+        shown = shown or (
+            (_blank_input(frame, condition, made) or _synced_each_step(frame, made)) if frame is not None else None
+        )
         shown = shown or (of_monitor(unsynced_metric(frame, condition.test)) if frame is not None else None)
         remedies = (shown or decided_together(frame, condition),)
     return (*remedies, LONGER_TIMEOUT)

@@ -10,7 +10,7 @@ from textwrap import indent
 from typing import Any, NamedTuple
 
 from unhang.analyze import given_back, host_waits, locks, outside_waits, own_threads, polling
-from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
+from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY, TASK_OF_RAY
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop, function_at, loop_around
 from unhang.analyze.trees import line_text
@@ -20,6 +20,7 @@ from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, card_of, edit, with_words
 from unhang.rules.known_repairs import known_repairs
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
+from unhang.rules.start_repairs import left_by_asking
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
@@ -38,6 +39,8 @@ def _fix(name: str, found: NamedTuple | None = None, /, **words: object) -> Fix:
 
 def remedy_of(s: Situation, late: LateRank) -> Fix | None:
     """The change at the place that keeps the rank; None where the source does not show it for certain."""
+    if late.activity.awaits == TASK_OF_RAY and (ended := next(left_by_asking(s, late), None)) is not None:
+        return ended
     known, frame = list(known_repairs(s, late)), late.activity.frame
     limits = (fix for fix in known if fix.kind == LIMIT)
     fix = next(chain((fix for fix in known if fix.kind != LIMIT), _remedies(s, late), limits), None)

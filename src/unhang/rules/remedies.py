@@ -23,7 +23,8 @@ from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_lost_dimension, of_monitor
-from unhang.rules.repairs import of_parts, of_resumed
+from unhang.rules.item_repairs import of_item, on_another_rank
+from unhang.rules.repairs import of_draws, of_parts, of_resumed
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE = f"{AGAIN}: all ranks make the same calls"
@@ -65,7 +66,7 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return Remedy((kept,))
     if d.location is not None and (outputs := _of_outputs(d, str(Path(d.location.file).parent))) is not None:
         return outputs
-    if (shown := of_parts(d) or of_resumed(d)) is not None:
+    if (shown := of_parts(d) or of_resumed(d) or of_draws(d)) is not None:
         return Remedy((shown,))
     if d.in_library is not None and d.location is not None:
         return _of_library(d, str(Path(d.location.file).parent))
@@ -303,6 +304,8 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
     skipped = skipped_calls(case, error)
     if skipped is None:
         return ("decide together", "re-raise"), None
+    if (shown := of_item(error, case)) is not None and not (skipped.test or skipped.retries):
+        return (shown, "re-raise"), None
     line, below, test = skipped.line, skipped.below, skipped.test
     others = [c for c in surroundings(line.file, line.line).conditions if test is None or c != test]
     if skipped.retries and below is not None:
@@ -315,7 +318,7 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
         f"# {w.line_at(line.file, test.line)}, in place of `if {test.text}:`, on every rank\n"
         f"flag = torch.tensor(float(bool({test.text}))); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\nif flag.item():"
         if test is not None
-        else _raised_on_all(line, text, kind, "on another rank")
+        else _raised_on_all(line, text, kind, on_another_rank(error))
     )
     title = "Let all ranks raise it together: then all of them go to the handler"
     return (edit(title, advice, verify=_SEE, does="decide together"), "re-raise"), test

@@ -11,23 +11,25 @@ from unhang.analyze import shared_state
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.finite import asks_for_finite, origin_in, raised_for
 from unhang.analyze.source import around
-from unhang.model import Fix, Frame, Gate, RaisedError, user_frames
+from unhang.analyze.trees import calls_on, inside, last_name, program_nodes
+from unhang.model import Case, Fix, Frame, Gate, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import gate_of
 from unhang.rules.base import CLEAN, edit
+from unhang.rules.item_repairs import of_item
 from unhang.rules.known_repairs import of_error
 
 _OF_A_LABEL = re.compile(r"Target (-?\d+) is out of bounds")
 _UNSET = re.compile(r"'(\w+)' object has no attribute '(\w+)'")
 
 
-def of_exception(error: RaisedError, frame: Frame | None) -> tuple[tuple[str | Fix, ...], Gate | None]:
+def of_exception(error: RaisedError, frame: Frame | None, case: Case) -> tuple[tuple[str | Fix, ...], Gate | None]:
     """What mends an exception, by the program, else by what is known of the message; and the test of a number that is none, for which the program raised it."""
     if frame is not None and raised_for(frame):
         check = around(frame).conditions[-1]
         return (*of_not_finite(frame, check.test), "mend"), gate_of(check)
     shown = (of_label(error, frame) or of_unset(error, frame) or of_one_item(error)) if frame is not None else None
-    return (shown or of_error(error, frame) or "mend",), None
+    return (shown or of_error(error, frame) or of_item(error, case) or "mend",), None
 
 
 def of_label(error: RaisedError, frame: Frame) -> Fix | None:
@@ -104,6 +106,32 @@ def of_moved(frames: Sequence[Frame]) -> Fix | None:
     )
 
 
+_MAKES = {
+    "copytree": "dirs_exist_ok=True", "makedirs": "exist_ok=True", "mkdir": "exist_ok=True", "touch": "exist_ok=True",
+}  # fmt: skip
+
+
+def of_existing(error: RaisedError) -> Fix | None:
+    """For a folder that every rank makes, of which all but the first find it: the call of the program that refuses it."""
+    frame = next(iter(user_frames(error.frames)), None)
+    if not error.type.endswith("FileExistsError") or frame is None:
+        return None
+    calls = [c for c in calls_on(frame.file, frame.line) if last_name(c.func) in _MAKES]
+    if len(calls) != 1:
+        return None
+    name, whole = last_name(calls[0].func), ast.unparse(calls[0])
+    given = {k.arg for k in calls[0].keywords}
+    if None in given or _MAKES[name].partition("=")[0] in given:
+        return None
+    made = f"os.makedirs{whole.removeprefix('os.mkdir')}" if whole.startswith("os.mkdir(") else whole
+    safe = f"{made[:-1]}{', ' if calls[0].args or given else ''}{_MAKES[name]})"
+    return edit(
+        f"Let `{ast.unparse(calls[0].func)}` take what is there: every rank comes to it, and all but the first find it",
+        f"# {w.spot(frame)}, in place of `{whole}`\n{safe}\n# or on rank 0 alone, with dist.barrier() behind it on every rank",
+        verify=CLEAN,
+    )
+
+
 def of_not_finite(frame: Frame | None, test: ast.expr) -> tuple[Fix, ...]:
     """For a test of a number that is none: where that may begin."""
     is_asked = frame is not None and asks_for_finite(test)
@@ -170,6 +198,39 @@ def of_parts(d: Divergence) -> Fix | None:
         "data = torch.utils.data.Subset(data, range(min(sizes)))   # as many as the rank with the fewest has\n"
         f"return {found.loader}",
     )
+
+
+_DRAWS = ("sample", "choice", "choices", "shuffle", "permutation")
+
+
+def of_draws(d: Divergence) -> Fix | None:
+    """For ranks at different places in Lightning's loops, where each has drawn by itself what its loader goes over."""
+    sides = [[f.file for f in c.frames or ()] for c in (d.odd_call, d.reference_call)]
+    if not all(any("/lightning/" in f or "/pytorch_lightning/" in f for f in side) for side in sides):
+        return None
+    hooks = [
+        (path, n)
+        for path, n in program_nodes(_folder(d))
+        if isinstance(n, ast.FunctionDef) and n.name in ("train_dataloader", "val_dataloader")
+    ]
+    named = {last_name(n) for _, n in program_nodes(_folder(d)) if isinstance(n, ast.Name | ast.Attribute)}
+    drawn = [(path, c) for path, hook in hooks for c in inside(hook, ast.Call) if _draws_freely(c)]
+    if len(drawn) != 1 or named & {"seed", "seed_everything", "set_seed"}:
+        return None
+    path, call = drawn[0]
+    method, given = last_name(call.func), ", ".join(map(ast.unparse, (*call.args, *call.keywords)))
+    maker = "random.Random" if ast.unparse(call.func).startswith("random.") else "numpy.random.default_rng"
+    return edit(
+        f"Draw the same on every rank: `{ast.unparse(call.func)}` draws from a generator that each rank has begun by itself",
+        f"# {w.line_at(path, call.lineno)}, in place of `{ast.unparse(call)}`\n{maker}(self.trainer.current_epoch).{method}({given})",
+        verify=CLEAN,
+    )
+
+
+def _draws_freely(call: ast.Call) -> bool:
+    """Whether it draws by the generator of the module `random`, or of numpy."""
+    of, _, name = ast.unparse(call.func).rpartition(".")
+    return of in ("random", "np.random", "numpy.random") and name in _DRAWS
 
 
 def of_resumed(d: Divergence) -> Fix | None:

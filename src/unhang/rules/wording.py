@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -244,3 +244,11 @@ def waiting_line(edge: WaitEdge) -> EvidenceLine:
     """A wait as evidence."""
     targets = f"for {name_ranks(edge.targets)}" if edge.targets else ""
     return EvidenceLine(f"rank {edge.waiter} waits", f"{targets} in {edge.what}".strip())
+
+
+def steps_apart(ranks: Mapping[int, RankEvidence]) -> str:
+    """The optimizer steps of each rank, where they are not as many."""
+    counts = {r: e.steps for r, e in ranks.items() if e.steps is not None}
+    if len(set(counts.values())) < 2:
+        return ""
+    return "; optimizer steps: " + ", ".join(f"rank {r}: {n}" for r, n in counts.items())

@@ -56,7 +56,7 @@ from unhang.rules.log_lines import (
     ranks_of_devices,
     ranks_of_pids,
 )
-from unhang.rules.repairs import of_exception, of_moved
+from unhang.rules.repairs import of_exception, of_existing, of_moved
 
 _WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading", "work.saving"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
@@ -112,7 +112,7 @@ def filesystem_race(s: Situation) -> Found | None:
         error = first.error
         words = {"head": first.head, "file": error.file, "bytes": error.file_bytes}
         return found_at_first(s, first, 0.88, words, say="half", fixes=("whole", "wait"))
-    fixes = tuple(filter(None, (of_moved(first.error.frames),))) + _of_path(first.head)
+    fixes = tuple(filter(None, (of_moved(first.error.frames) or of_existing(first.error),))) + _of_path(first.head)
     return found_at_first(s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=fixes)
 
 
@@ -263,7 +263,7 @@ def user_exception(s: Situation) -> Found | None:
         return None
     words = {"type": first.error.type, "head": first.head}
     said = replace(first.error, message=_SAYS_FORKED) if is_forked else first.error
-    fixes, gate = of_exception(said, first.frame)
+    fixes, gate = of_exception(said, first.frame, s.case)
     more = {"say": "raised", "fixes": (*fixes, "no timeout"), "condition": gate}
     found = _lost(s, first) or found_at_first(s, first, confidence, words, **more)
     left_out = _left_out(s, first)

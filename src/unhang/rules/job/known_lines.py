@@ -15,6 +15,7 @@ from unhang.model import EvidenceLine, Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
 from unhang.rules.base import AGAIN, Found, Names, rule
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
+from unhang.rules.item_repairs import of_own_size
 from unhang.rules.known_repairs import of_error
 from unhang.rules.log_lines import found_in, known_of, may_lock_all, only_probed, quote, row_of_exception
 from unhang.rules.wording import name_ranks
@@ -79,7 +80,7 @@ def known_message(s: Situation) -> Found | None:
         if error is not first.error:
             first = replace(first, error=error, failures=())
         sure = 0.72 if first.failures else 0.5 if comes_late(s, first) else 0.68
-        shown = of_error(error, first.frame)
+        shown = of_error(error, first.frame) or of_own_size(error, first.frame)
         fixes = (shown, "look") if shown is not None else _fixes(row)
         found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=fixes)
         return replace(found, culprits=()) if row.cause in _BETWEEN_RANKS else found

@@ -45,6 +45,7 @@ from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_gone
 from unhang.rules.remedies import fail_together
 from unhang.rules.repairs import of_list
+from unhang.rules.start_repairs import resumed_apart
 
 _ALL_ALIKE = {"skipped": "together", "past": "skip together", "left early": "leave together"}
 _EVEN = ("agree", "join", "even")
@@ -66,13 +67,6 @@ def uneven_inputs(s: Situation) -> Found | None:
     return _left_transfers(s, transfers) if transfers is not None else None
 
 
-def _steps(s: Situation) -> str:
-    counts = {r: e.steps for r, e in s.case.ranks.items() if e.steps is not None}
-    if len(set(counts.values())) < 2:
-        return ""
-    return "; optimizer steps: " + ", ".join(f"rank {r}: {n}" for r, n in counts.items())
-
-
 def _left_loop(s: Situation, d: Divergence) -> Found:
     loop = d.left_loop
     assert loop is not None
@@ -86,7 +80,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         "before": d.seq - 1,
         "seq": d.seq,
         "group": d.group,
-        "steps": _steps(s),
+        "steps": w.steps_apart(s.case.ranks),
     }
     header = loop.head
     found = Found(
@@ -123,8 +117,11 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     way = way_out_of(s.case, stay, left, loop.leavers)
     if way is None and (keys := keys_gone_over(header.file, header.line)):
         return _by_keys(found, keys, header)
+    if way is None and is_data is False:
+        files = counted_by_files(header.file, header.line, by_its_end=True)
+        return _by_files(found, files) if files is not None else _not_the_data(found)
     if way is None:
-        return _not_the_data(found) if is_data is False else found
+        return resumed_apart(found, header)
     if not d.has_majority:  # those who took the way out did what the others did not
         found = replace(found, culprits=loop.leavers)
     if (around := loop_left_by(way, stay)) is not None:
@@ -149,7 +146,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         "before": d.seq - 1,
         "seq": d.seq,
         "group": d.group,
-        "steps": _steps(s),
+        "steps": w.steps_apart(s.case.ranks),
         **({"stop": w.place(gone.stop), "text": line_text(gone.stop.file, gone.stop.line)} if gone.stop else {}),
     }
     say = "asked to stop" if gone.stop else "stopped" if gone.has_data else "left a framework"
@@ -264,7 +261,7 @@ def _exhausted(s: Situation, d: Divergence) -> Found:
         "line": w.place(frame),
         "variable": repr(variable),
         "caught": f"; StopIteration is caught at line {line}" if line else "",
-        "steps": _steps(s),
+        "steps": w.steps_apart(s.case.ranks),
     }
     return Found(
         0.9 if d.has_majority else 0.6,
@@ -291,7 +288,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         "loop": w.place(header),
         "waiter": gone.waiter,
         "what": gone.what,
-        "steps": _steps(s),
+        "steps": w.steps_apart(s.case.ranks),
     }
     edges = [e for r in (gone.waiter, *gone.leavers[:1]) for e in s.waits.edges_of(r)]
     how = "another group" if gone.is_collective else "transfers"
@@ -379,7 +376,7 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         "loop": w.place(header),
         "others": w.name_ranks(others),
         "call": f"{w.name_call(call)} #{call.seq} of {call.group}",
-        "steps": _steps(s),
+        "steps": w.steps_apart(s.case.ranks),
     }
     evidence_lines = (
         w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", user_path(call.frames)),
@@ -393,7 +390,7 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
     is_even = rounds_of(frame, loop.header) == SAME
     way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,), is_even)
     if way is None:
-        return found
+        return resumed_apart(found, header)
     frame, out = way
     told = {"cause": "rank-exited-early", "confidence": min(found.confidence, 0.86), "culprits": (rank,)}
     words = {"way": w.place(frame), "text": out.text}

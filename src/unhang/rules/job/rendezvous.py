@@ -24,6 +24,7 @@ from unhang.rules.log_lines import (
     was_killed,
     why_never_came,
 )
+from unhang.rules.start_repairs import of_number
 from unhang.rules.wording import both
 
 _NAMES = ("store.host_not_found", "elastic.bad_endpoint", "gloo.unresolved")
@@ -230,8 +231,8 @@ def _absent(s: Situation, ranks: tuple[int, ...]) -> Found:
     evidence = [line for r in alive[:2] for line in w.stack_lines(s.case.ranks[r])]
     evidence += [w.waiting_line(e) for e in s.waits.edges if e.kind == "rendezvous"]
     inits = [c for r in waiting for c in s.case.ranks[r].pending if c.kind == "init_process_group" and c.frames]
-    fixes = ("first", "numbers") if alive else ("as many", "numbers")
     where = frame or (inits[0].frames[0] if inits else None)
+    fixes = ("first", "numbers") if alive else (of_number(s, where) or "as many", "numbers")
     return Found(0.92, ranks, evidence, words, "absent", fixes, waiting, where, collective=_INIT)
 
 

@@ -1,0 +1,135 @@
+"""Where ranks do not begin, go on or end as one: the lines that mend it, beside programs in which they would be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unhang.analyze.rounds import counted_by_files
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import surroundings
+from unhang.model import Frame
+from unhang.rules.start_repairs import of_module, of_number, of_resume
+from unhang.testing import make_case
+
+
+def _file(folder: Path, text: str) -> str:
+    file = folder / "train.py"
+    file.write_text(text)
+    return str(file)
+
+
+def _line(text: str, part: str) -> int:
+    return next(i for i, line in enumerate(text.splitlines(), 1) if part in line)
+
+
+_STARTS = "def main(node_rank, local_rank, nodes, per_node):\n    world = nodes * per_node\n    rank = %s\n    dist.init_process_group('gloo', rank=rank, world_size=world)\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "twins", "says"),
+    [
+        ("node_rank + local_rank", (7,), "node_rank * per_node + local_rank"),
+        ("node_rank + local_rank", (), ""),  # no rank is there twice
+        ("node_rank * per_node + local_rank", (7,), ""),
+        ("offset + local_rank", (7,), ""),
+    ],
+)
+def test_every_process_has_a_number_of_its_own(rank: str, twins: tuple[int, ...], says: str, tmp_path: Path) -> None:
+    file = _file(tmp_path, _STARTS % rank)
+    case = make_case({0: ["barrier@main:4 !"], 1: ["barrier@main:4 !"]}, world=4)
+    ranks = {r: replace(e, twins=twins if r == 1 else ()) for r, e in case.ranks.items()}
+    fix = of_number(Situation(replace(case, ranks=ranks)), Frame(file, 4, "main"))
+    assert (fix.advice.splitlines()[-1] if fix else "") == says
+
+
+_WRAPPED = """\
+class Net(nn.Module):
+    def part(self, x):
+        return x
+    def forward(self, x, y):
+        return x
+def loss(model, x):
+    if x.dim() == 2:
+        return model(x[0], x[1])
+    return model.module.part(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_told"),
+    [
+        ("", "", True),
+        ("    if x.dim", "    torch.no_grad()\n    if x.dim", False),
+        ("model(x[0], x[1])", "other(x)", False),
+        ("def part", "def whole", False),
+    ],
+)
+def test_a_model_is_called_through_its_wrapper(old: str, new: str, is_told: bool, tmp_path: Path) -> None:
+    text = _WRAPPED.replace(old, new) if old else _WRAPPED
+    conditions = surroundings(
+        _file(tmp_path, text), _line(text, "return model(" if "return model(" in text else "other(x)")
+    ).conditions
+    fix = of_module(conditions[-1])
+    assert (fix is not None) is is_told
+    assert fix is None or "model(x, way='part')" in fix.advice
+
+
+_RESUMES = """\
+class Kept:
+    def resume(self, net):
+        if %s:
+            net.load_state_dict(torch.load(self.path))
+            return 3
+        return 0
+class Engine:
+    def __init__(self, kept, net):
+        self.first = kept.resume(net)
+    def run(self):
+        for epoch in range(self.first, 9):
+            dist.all_reduce(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "says"),
+    [
+        ("self.rank == 0 and os.path.exists(self.path)", "if os.path.exists(self.path):"),
+        ("os.path.exists(self.path)", ""),
+        ("self.rank == 0", ""),
+    ],
+)
+def test_every_rank_reads_the_checkpoint(test: str, says: str, tmp_path: Path) -> None:
+    text = _RESUMES % test
+    fix = of_resume(Frame(_file(tmp_path, text), _line(text, "for epoch"), "run"))
+    assert (fix.advice.splitlines()[-1] if fix else "") == says
+
+
+_STAGES = """\
+class Kept:
+    def latest(self):
+        found = list(self.folder.glob("*.pt"))
+        return max(found)
+    def load(self, net):
+        path = self.latest()
+        return torch.load(path)["step"]
+def run(kept, until, data):
+    step = %s
+    while step < until:
+        for x in data:
+            dist.all_reduce(x)
+            step += 1
+            if step >= until:
+                break
+"""
+
+
+@pytest.mark.parametrize(("begins", "line"), [("kept.load(net)", 3), ("0", 0), ("kept.other(net)", 0)])
+def test_a_number_that_is_read_from_files_ends_the_loop(begins: str, line: int, tmp_path: Path) -> None:
+    text = _STAGES % begins
+    file = _file(tmp_path, text)
+    found = counted_by_files(file, _line(text, "for x in"), by_its_end=True)
+    assert (found.at.line if found else 0) == line
+    assert counted_by_files(file, _line(text, "for x in")) is None
