@@ -110,6 +110,7 @@ _LAST = (
     "class Steps:\n    def parts(self):\n        seen = 0\n        while seen < self.most:\n            x = next(self.data)\n            seen += x.numel()\n"
     "            yield x, %s\n\n    def work(self):\n        for x, last in self.parts():\n            self.net.set_requires_gradient_sync(last)  # here\n"
 )
+_TWO = f"def work(xs, ys):\n    if {RANK}:  # gate\n        xs = all_gather(xs)  # here\n"
 _ROUNDS = ("uneven-inputs", "uneven-inputs")
 _AT_THE_STEP = EvidenceLine("rank 1 calls", "#9 barrier() from <module>:20 > work:11")
 _SENDS_LIST = (
@@ -119,6 +120,10 @@ _SENDS_LIST = (
 _CAME = EvidenceLine("rank 0 source", "work (train.py:14): parts = gather(mine)", 14)
 
 MENDED = {
+    "two results that one rank gathers": Wrong(
+        _TWO + "        ys = all_gather(ys)\n        print(xs, ys)\n",
+        "    xs = all_gather(xs)  # here\n    ys = all_gather(ys)\n", gate=RANK,
+    ),
     "a loop that the rank shares out": Wrong(
         _SHARED_OUT % "[:n]", "    for i in (min(i, n - 1) for i in range(rank, -(-n // world) * world, world)):  # here\n", *_ROUNDS,
         evidence=(EvidenceLine("loop", "for i in"),),
@@ -407,6 +412,10 @@ def agreed(holds):
 _TABLE = "def work(sums):\n    for %s:  # here\n        dist.all_reduce(%s)\n"
 
 LEFT_ALONE = {
+    "two results, of which one is made of what one rank has": Wrong(
+        _TWO + "        ys = read(ys)\n        zs = all_gather(ys)\n        print(xs, zs)\n",
+        "another collective", gate=RANK,
+    ),
     "a round that a generator ends by more": Wrong(
         _LAST % "x.is_last", "of its own loop", gate="last", by_rank=False
     ),

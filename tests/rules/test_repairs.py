@@ -14,7 +14,17 @@ from unhang.analyze.source import Condition, surroundings
 from unhang.model import Fix, Frame, RaisedError
 from unhang.rules.advice import decided_together, fixes_of
 from unhang.rules.host_waits import of_worker
-from unhang.rules.repairs import of_exception, of_limit, of_list, of_moved, of_parts, of_resumed
+from unhang.rules.repairs import (
+    of_draws,
+    of_exception,
+    of_limit,
+    of_list,
+    of_lost_graph,
+    of_monitored,
+    of_moved,
+    of_parts,
+    of_resumed,
+)
 from unhang.testing import make_case
 
 
@@ -367,3 +377,49 @@ def test_a_trainer_that_goes_on_from_what_each_rank_finds(tmp_path: Path) -> Non
     assert fix is not None
     assert "last = last if all(found) and len(set(found)) == 1 else None" in fix.advice
     assert of_resumed(apart(path, (step,), (step,))) is None
+
+
+_LOSS = "def loss(x, y):\n    found = mine(x, y)\n    if len(found) == 0:\n        return %s\n    return (x[found] - y).norm()\n"
+
+
+@pytest.mark.parametrize(
+    ("zero", "says"), [("torch.tensor(0.0)", "return x.sum() * 0.0"), ("x.sum() * 0.0", ""), ("torch.tensor(1.0)", "")]
+)
+def test_a_loss_of_nothing_has_a_gradient(zero: str, says: str, tmp_path: Path) -> None:
+    path = written(tmp_path, _LOSS % zero)
+    error = RaisedError("RuntimeError", "element 0 of tensors does not require grad and does not have a grad_fn", 1, ())
+    fix = of_lost_graph(error, Frame(path, 9, "main"))
+    assert (says in fix.advice) if fix is not None else not says
+    assert of_lost_graph(RaisedError("RuntimeError", "other", 1, ()), Frame(path, 9, "main")) is None
+
+
+_LOGS = "class Net:\n    def on_validation_epoch_end(self):\n        %s\n            self.log('val_bleu', bleu)\n"
+
+
+@pytest.mark.parametrize(("test", "is_told"), [("if self.trainer.is_global_zero:", True), ("if self.deep:", False)])
+def test_what_a_callback_looks_for_is_logged_on_every_rank(test: str, is_told: bool, tmp_path: Path) -> None:
+    path = written(tmp_path, _LOGS % test)
+    message = (
+        "`ModelCheckpoint(monitor='val_bleu')` could not find the monitored key in the returned metrics: ['step']."
+    )
+    fix = of_monitored(RaisedError("MisconfigurationException", message, 1, ()), Frame(path, 9, "main"))
+    assert (fix is not None) is is_told
+    assert fix is None or "self.trainer.strategy.broadcast(bleu if self.trainer.is_global_zero else None)" in fix.advice
+
+
+def test_what_each_rank_draws_for_its_loader_is_drawn_alike(tmp_path: Path) -> None:
+    text = "class Data:\n    def train_dataloader(self):\n        return DataLoader(random.sample(self.parts, 8))\n%s"
+    library = Frame("/site-packages/lightning/pytorch/loops/training_epoch_loop.py", 265, "advance")
+
+    def asked(seeded: str) -> Fix | None:
+        folder = tmp_path / str(len(seeded))
+        folder.mkdir()
+        path = written(folder, text % seeded)
+        call = SimpleNamespace(frames=(library, Frame(path, 5, "main")))
+        apart: Any = SimpleNamespace(odd_call=call, reference_call=call, location=Frame(path, 5, "main"))
+        return of_draws(apart)
+
+    fix = asked("")
+    assert fix is not None
+    assert fix.advice.endswith("random.Random(self.trainer.current_epoch).sample(self.parts, 8)")
+    assert asked("pl.seed_everything(4)\n") is None

@@ -14,6 +14,9 @@ IsRank = Callable[[ast.expr], bool]
 _WRITES = re.compile(
     r"print|open|save|dump|write|mkdir|makedirs|remove|unlink|rename|log|info|warning|log_metrics|tqdm"
 )
+_COLLECTIVES = re.compile(
+    r"all_reduce|all_gather\w*|gather|gather_object|gather_for_metrics|broadcast\w*|barrier|reduce_scatter\w*|wait_for_everyone"
+)
 _BUILTINS = frozenset(
     ("print", "len", "sum", "str", "repr", "float", "int", "bool", "list", "dict", "tuple", "set", "zip", "map", "sorted",
     "max", "min", "range", "format", "join", "items", "values", "keys", "append", "item", "enumerate", "no_grad")
@@ -35,6 +38,7 @@ class _Move:
     uses: set[str] = field(default_factory=set)
     levels: list[Block] = field(default_factory=list)
     taken: list[ast.stmt] = field(default_factory=list)
+    behind: list[ast.stmt] = field(default_factory=list)
 
 
 def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], bool], is_rank: IsRank) -> Said:
@@ -57,6 +61,7 @@ def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], b
     if missing := {n for n in absent if any(f"{use}.".startswith(f"{n}.") for use in move.uses)}:
         raise NoDiff(f"the call needs {min(missing)}, which only some ranks have")
     _with_what_it_needs(move)
+    _with_those_behind(move, expression)
     _make(move, expression)
     what = f"call {called(call)}()" if called(call) else f"make the call of line {line}"
     return Said("every rank calls", f"Let every rank {what}: move it out of the condition")
@@ -203,6 +208,24 @@ def _with_what_it_needs(move: _Move) -> None:
         raise NoDiff("a statement that stays under the condition would see a later value")
 
 
+def _with_those_behind(move: _Move, expression: ast.Call | None) -> None:
+    """Takes along the other collectives of the block, behind the first: the ranks that come to that one only would wait for them.
+
+    Raises:
+        NoDiff: one of them needs what stays under the condition, or does more.
+    """
+    block = move.gate.body if move.whole in move.gate.body else []
+    behind = block[block.index(move.whole) + 1 :] if block else []
+    kept = {name for s in (*block[: len(block) - len(behind)], *behind) if s not in move.taken for name in binds(s)}
+    for statement in behind:
+        if not any(_COLLECTIVES.fullmatch(called(c)) for c in calls_in(statement)):
+            continue
+        needs = _roots(loads([statement])) & (kept - binds(statement) - binds(move.whole))
+        if expression is not None or hasattr(statement, "body") or _prints(statement) or needs:
+            raise NoDiff(f"line {statement.lineno} makes another collective, and needs more of that block")
+        move.behind.append(statement)
+
+
 def _roots(names: set[str]) -> set[str]:
     """The names themselves, and everything that they are attributes of."""
     return {".".join(name.split(".")[: i + 1]) for name in names for i in range(name.count(".") + 1)}
@@ -236,8 +259,8 @@ def _make(move: _Move, expression: ast.Call | None) -> None:
         text += f"{inner}{name} = {program.text(expression)}{comment}{program.newline}"
         program.replace(expression, name)
     else:
-        text += program.moved(move.whole, inner)
-        removed.append(move.whole)
+        text += "".join(program.moved(s, inner) for s in (move.whole, *move.behind))
+        removed += [move.whole, *move.behind]
     if not program.is_alone(gate):
         raise NoDiff(f"line {gate.lineno} holds several statements")
     program.insert_before(gate, text)

@@ -10,8 +10,8 @@ from pathlib import Path
 from unhang.analyze import shared_state
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.finite import asks_for_finite, origin_in, raised_for
-from unhang.analyze.source import around
-from unhang.analyze.trees import calls_on, inside, last_name, program_nodes
+from unhang.analyze.source import around, surroundings
+from unhang.analyze.trees import calls_on, covers, inside, last_name, names_in, parameters_of, program_nodes
 from unhang.model import Case, Fix, Frame, Gate, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import gate_of
@@ -28,8 +28,76 @@ def of_exception(error: RaisedError, frame: Frame | None, case: Case) -> tuple[t
     if frame is not None and raised_for(frame):
         check = around(frame).conditions[-1]
         return (*of_not_finite(frame, check.test), "mend"), gate_of(check)
-    shown = (of_label(error, frame) or of_unset(error, frame) or of_one_item(error)) if frame is not None else None
+    shown = _by_program(error, frame) if frame is not None else None
     return (shown or of_error(error, frame) or of_item(error, case) or "mend",), None
+
+
+def _by_program(error: RaisedError, frame: Frame) -> Fix | None:
+    found = of_label(error, frame) or of_unset(error, frame) or of_one_item(error)
+    return found or of_lost_graph(error, frame) or of_monitored(error, frame)
+
+
+def of_lost_graph(error: RaisedError, frame: Frame) -> Fix | None:
+    """For a loss that is a plain zero where a rank has nothing to learn from: it has no gradient, and backward() raises."""
+    if "does not require grad and does not have a grad_fn" not in error.message:
+        return None
+    found = [
+        (path, function, one)
+        for path, function in program_nodes(str(Path(frame.file).parent))
+        if isinstance(function, ast.FunctionDef)
+        for gate in inside(function, ast.If)
+        for one in inside(gate, ast.Return)
+        if _is_plain_zero(one.value)
+    ]
+    if len(found) != 1:
+        return None
+    path, function, one = found[0]
+    given = [name for name in parameters_of(function) if name not in ("self", "cls")]
+    others = [n for n in function.body if given and not covers(n, one.lineno) and given[0] in names_in(n)]
+    if not others:
+        return None
+    return edit(
+        f"Return a zero that has a gradient, where a rank has nothing to learn from: `{ast.unparse(one)}` has none",
+        f"# {w.line_at(path, one.lineno)}, in place of `{ast.unparse(one)}`\n"
+        f"return {given[0]}.sum() * 0.0   # the rank takes part in backward() as the others do, and adds nothing",
+        verify=CLEAN,
+    )
+
+
+def _is_plain_zero(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Call(func=ast.Attribute(attr="tensor"), args=[ast.Constant(value=0 | 0.0)]):
+            return "requires_grad" not in {k.arg for k in value.keywords}
+        case ast.Call(func=ast.Attribute(attr="new_zeros" | "new_tensor")):
+            return True
+    return False
+
+
+_MONITORED = re.compile(r"monitor='(\w+)'\)?`? could not find the monitored key")
+
+
+def of_monitored(error: RaisedError, frame: Frame) -> Fix | None:
+    """For a value by which a callback of Lightning goes on every rank, and that one rank alone logs."""
+    found = _MONITORED.search(error.message)
+    logs = [
+        (path, c)
+        for path, c in program_nodes(str(Path(frame.file).parent))
+        if found and isinstance(c, ast.Call) and ast.unparse(c.func) == "self.log" and len(c.args) == 2
+        if isinstance(c.args[0], ast.Constant) and c.args[0].value == found[1]
+    ]
+    if found is None or len(logs) != 1 or not isinstance(logs[0][1].args[1], ast.Name):
+        return None
+    path, call = logs[0]
+    gates = [c for c in surroundings(path, call.lineno).conditions if c.only_on_rank_zero]
+    if len(gates) != 1 or len(surroundings(path, call.lineno).conditions) != 1:
+        return None
+    value = ast.unparse(call.args[1])
+    return edit(
+        f"Log `{found[1]}` on every rank: a callback looks for it on each, and it is logged only if `{gates[0].text}`",
+        f"# {w.line_at(path, call.lineno)}: take `{ast.unparse(call)}` out of the block of line {gates[0].line}, and behind that block, on every rank\n"
+        f"{value} = self.trainer.strategy.broadcast({value} if {gates[0].text} else None)\nself.log({found[1]!r}, {value})",
+        verify=CLEAN,
+    )
 
 
 def of_label(error: RaisedError, frame: Frame) -> Fix | None:
