@@ -110,6 +110,10 @@ _LAST = (
     "class Steps:\n    def parts(self):\n        seen = 0\n        while seen < self.most:\n            x = next(self.data)\n            seen += x.numel()\n"
     "            yield x, %s\n\n    def work(self):\n        for x, last in self.parts():\n            self.net.set_requires_gradient_sync(last)  # here\n"
 )
+_TOLD = (
+    "def work(net, opt, stop, plan, data, xs):\n    for x in xs:\n        dist.all_reduce(x)\n        loss, hits = look(net, data)\n        %s\n"
+    "        if %s:  # here\n            break\n"
+)
 _TWO = f"def work(xs, ys):\n    if {RANK}:  # gate\n        xs = all_gather(xs)  # here\n"
 _ROUNDS = ("uneven-inputs", "uneven-inputs")
 _AT_THE_STEP = EvidenceLine("rank 1 calls", "#9 barrier() from <module>:20 > work:11")
@@ -120,6 +124,16 @@ _SENDS_LIST = (
 _CAME = EvidenceLine("rank 0 source", "work (train.py:14): parts = gather(mine)", 14)
 
 MENDED = {
+    "a score that an object is told": Wrong(
+        _TOLD % ("stop(loss, net)", "stop.now"), "        loss = mean_of_ranks(loss)\n", rule="uneven-inputs", evidence=(EvidenceLine("way out", "if stop.now"),),
+    ),
+    "a score that the schedule is told": Wrong(
+        _TOLD % ("plan.step(loss)\n        rate = opt.param_groups[0]['lr']", "rate < 1e-6"), "        loss = mean_of_ranks(loss)\n", rule="uneven-inputs",
+        evidence=(EvidenceLine("way out", "if rate < 1e-6"),),
+    ),
+    "a score that another object is told": Wrong(
+        _TOLD % ("log(loss)", "stop.now"), "        if any_rank(stop.now):  # here\n", rule="uneven-inputs", evidence=(EvidenceLine("way out", "if stop.now"),),
+    ),
     "two results that one rank gathers": Wrong(
         _TWO + "        ys = all_gather(ys)\n        print(xs, ys)\n",
         "    xs = all_gather(xs)  # here\n    ys = all_gather(ys)\n", gate=RANK,

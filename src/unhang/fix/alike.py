@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from unhang.analyze.finite import asks_for_finite
 from unhang.analyze.source import surroundings
 from unhang.analyze.trees import inside, last_name, program_nodes
-from unhang.fix.agreed import ANY_RANK, MEAN, ON_ALL, is_plain, put_around, reached_by_all, test_of
+from unhang.fix.agreed import ANY_RANK, MEAN, ON_ALL, is_plain, put_around, put_helper, reached_by_all, test_of
 from unhang.fix.direction import EXCHANGES, TRAINS
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted
 from unhang.model import Finding, Gate
@@ -101,6 +102,9 @@ _SCORE = re.compile(
 )
 
 
+_TOLD = ("step", "update", "check", "add", "append")
+
+
 def one_score(program: Program, gate: Gate, finding: Finding, backend: str) -> Said | None:
     """Lets all ranks go by the mean of a score, where each decides by its own whether it is the best, or has become worse."""
     node, _ = _test_of(program, gate)
@@ -138,7 +142,51 @@ def by_one_score(program: Program, node: ast.If | ast.IfExp | ast.While, finding
         return Said(
             "decide together", f"All ranks go by the mean of `{name}` (line {value.lineno}), which is the same on each"
         )
+    return _by_what_it_was_told(program, node, finding, backend)
+
+
+def _by_what_it_was_told(
+    program: Program, node: ast.If | ast.IfExp | ast.While, finding: Finding, backend: str
+) -> Said | None:
+    """The same where a test asks an object that was told the score in front of it: `stopper(loss)`, `scheduler.step(loss)`."""
+    block = program.block_of(node) if isinstance(node, ast.stmt) and node in program.parents else []
+    before = block[: block.index(node)] if isinstance(node, ast.stmt) and node in block else []
+    for at, statement in enumerate(before):
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not _asks_for(node.test, call, before[at + 1 :]):
+            continue
+        scores = [a.id for a in call.args if isinstance(a, ast.Name) and _SCORE.search(a.id)]
+        sets = [s for s in before[:at] if isinstance(s, ast.Assign) and set(scores) & set(_targets(s))]
+        if len(scores) != 1 or len(sets) != 1 or not isinstance(sets[0].value, ast.Call):
+            continue
+        if _brings_together(program, sets[0].value) or not program.is_alone(statement):
+            continue
+        reached_by_all(program, statement.lineno)
+        is_plain(program, node)
+        name, group = put_helper(program, MEAN, statement, finding, backend)
+        same = f"{scores[0]} = {name}({scores[0]}{group})"
+        program.insert_before(statement, f"{program.indent(statement)}{same}{program.newline}")
+        return Said(
+            "decide together",
+            f"All ranks go by the mean of `{scores[0]}` (line {statement.lineno}), which is the same on each",
+        )
     return None
+
+
+def _targets(statement: ast.Assign) -> list[str]:
+    return [dotted(n) for t in statement.targets for n in (t.elts if isinstance(t, ast.Tuple) else [t])]
+
+
+def _asks_for(test: ast.expr, call: ast.Call, between: Sequence[ast.stmt]) -> bool:
+    """Whether a test asks the object that a call was made on; or for the learning rate, of what a scheduler was told."""
+    of = dotted(call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in _TOLD else call.func)
+    names = {dotted(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute)} - {""}
+    if of and any(name.startswith(f"{of}.") for name in names):
+        return True
+    rates = {
+        name for s in between if isinstance(s, ast.Assign) and "lr" in ast.unparse(s.value) for name in _targets(s)
+    }
+    return called(call) == "step" and bool(rates & names)
 
 
 def _scores_in(test: ast.expr) -> list[str]:

@@ -142,7 +142,7 @@ def _next_item(kind: str, frames: Sequence[Frame]) -> Fix | None:
 
 
 def _without_row(kind: str, frames: Sequence[Frame]) -> Fix | None:
-    """For rows of which one cannot be put into the batch: the batch is made of the others, so that no rank has fewer batches."""
+    """For rows of which one cannot be put into the batch: another takes its place, so that no rank has fewer batches, or a smaller one to gather."""
     outer = next((i for i, f in enumerate(frames) if f.file.endswith(_FETCH)), 0)
     joins = frames[outer - 1] if outer else None
     function = function_at(joins.file, joins.line) if joins is not None and joins.is_user else None
@@ -152,14 +152,15 @@ def _without_row(kind: str, frames: Sequence[Frame]) -> Fix | None:
         return None
     rows, handled = function.args.args[1].arg, _handled(kind)
     return edit(
-        f"Leave a row out that cannot be put into a batch: all ranks keep as many batches ({w.spot(frames[0])} raises {kind})",
+        f"Put another row in place of one that cannot be in a batch: all ranks keep batches of one size ({w.spot(frames[0])} raises {kind})",
         f"# {w.line_at(joins.file, function.lineno)}: rename __call__ to collate, and beside it\n"
         f"def __call__(self, {rows}):\n"
         "    try:\n"
         f"        return self.collate({rows})\n"
         f"    except {handled} as error:\n"
-        f'        print(f"a row is left out: {{error!r}}", flush=True)\n'
-        f"    return self.collate([row for row in {rows} if self.can_take(row)])\n"
+        f'        print(f"another row stands in for one: {{error!r}}", flush=True)\n'
+        f"    good = next(row for row in {rows} if self.can_take(row))\n"
+        f"    return self.collate([row if self.can_take(row) else good for row in {rows}])\n"
         "def can_take(self, row):\n"
         "    try:\n"
         "        return bool(self.collate([row]))\n"
