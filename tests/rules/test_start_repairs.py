@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from unhang.analyze.rounds import counted_by_files
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
 from unhang.model import Frame
-from unhang.rules.start_repairs import of_module, of_number, of_resume
+from unhang.rules.start_repairs import left_by_asking, of_module, of_number, of_resume
 from unhang.testing import make_case
 
 
@@ -133,3 +135,25 @@ def test_a_number_that_is_read_from_files_ends_the_loop(begins: str, line: int, 
     found = counted_by_files(file, _line(text, "for x in"), by_its_end=True)
     assert (found.at.line if found else 0) == line
     assert counted_by_files(file, _line(text, "for x in")) is None
+
+
+_ASKS = """\
+def fit(self):
+    for epoch in range(9):
+        for x in self.batches(epoch):
+            dist.all_reduce(x)
+        if %s:
+            break
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "is_told"), [("ray.get(self.progress.finished.remote())", True), ("epoch > 5", False)]
+)
+def test_all_leave_a_loop_of_which_each_asks_an_actor_for_the_end(test: str, is_told: bool) -> None:
+    calls = {r: ["all_reduce[8]@fit:4", "all_reduce[8]@fit:4 !"] for r in (1, 2)}
+    case = make_case(calls, world=3, source=_ASKS % test, stacks={1: "fit:4>~comm", 2: "fit:4>~comm"})
+    late: Any = SimpleNamespace(rank=0, victims=(1, 2))
+    found = list(left_by_asking(Situation(case), late))
+    assert bool(found) is is_told
+    assert all("over = torch.tensor(float(ray.get(" in fix.advice for fix in found)
