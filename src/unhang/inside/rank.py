@@ -92,10 +92,16 @@ def _is_helper_of_a_rank(rank: int, environ: Mapping[str, str]) -> bool:
     return mark.startswith(f"{rank}:") and mark != f"{rank}:{os.getpid()}"
 
 
+def _on_first_node(environ: Mapping[str, str]) -> int | None:
+    """Lightning tells a process that it starts only its number on the node: on the first node this is the rank."""
+    is_first = environ.get("NODE_RANK", "").strip() == "0" and number_from(WORLD_SIZE[:1], environ) is not None
+    return number_from(LOCAL_RANK[:1], environ) if is_first else None
+
+
 def rank_at_import() -> int | None:
     """The rank, if it is certain before init_process_group: else that call shows who is a rank."""
     rank = number_from(RANK)
-    if rank is None:
+    if rank is None and (rank := _on_first_node(os.environ)) is None:
         return None
     arguments = command_line()
     if is_launcher(arguments) or _is_multiprocessing_child(arguments) or _is_helper_of_a_rank(rank, os.environ):

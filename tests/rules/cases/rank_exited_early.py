@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.rules.notation import log_case, make_case
 from unhang.model import ProcessState
-from unhang.testing import Fires, Quiet, ended
+from unhang.testing import Fires, Quiet, ended, pending
 
 _LOG = """\
   File "/app/test.py", line 20, in main_worker
@@ -55,6 +55,17 @@ CASES = {
         Quiet(log_case(_LOG.replace("recv(x, 0)", "recv(x, source)")), "nothing names the peer"),
         Fires(
             make_case(_WAIT, exits={2: ended("sys.exit", 0, where="main:7")}, states={2: ProcessState("gone")}), (2,), 7
+        ),
+        Fires(
+            make_case(
+                {},
+                world=2,
+                pending={0: [pending("init_process_group", where="main:9")]},
+                exits={1: ended("exit", 0)},
+                states={1: ProcessState("gone")},
+                more={r: {"initialized": False} for r in (0, 1)},
+            ),
+            (1,),
         ),
         Fires(make_case(_WAIT, hang=None, exit_code=1, exits={2: ended("os._exit", 9, where="main:7")}), (2,), 7),
         *(

@@ -41,7 +41,7 @@ def test_launchers(command: str, expected: bool) -> None:
 
 def _at_import(monkeypatch: pytest.MonkeyPatch, command: str, **environ: str) -> int | None:
     monkeypatch.setattr(rank, "command_line", lambda: command.split(" ", 2))
-    for name in (*rank.RANK, rank.MARK):
+    for name in (*rank.RANK, *rank.LOCAL_RANK, *rank.WORLD_SIZE, "NODE_RANK", rank.MARK):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -50,6 +50,15 @@ def _at_import(monkeypatch: pytest.MonkeyPatch, command: str, **environ: str) ->
 
 def test_plain_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _at_import(monkeypatch, "python train.py", RANK="2") == 2
+
+
+@pytest.mark.parametrize(("node", "expected"), [("0", 3), ("1", None), ("", None)])
+def test_a_process_that_knows_its_number_on_the_first_node(
+    node: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"LOCAL_RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": node}
+    assert _at_import(monkeypatch, "python train.py", **given) == expected
+    assert _at_import(monkeypatch, "python helper.py", **given, UNHANG_RANK_ANNOUNCED=f"{expected}:1") is None
 
 
 def test_launcher_with_the_rank_of_its_node_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,10 +69,10 @@ def rank_exited_early(s: Situation) -> Found | None:
     failure = Failure(leaver.rank, end.kind, end.time_ns, None, end, secondary=False)
     is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
     how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
-    is_sure = leaving.lead_of_waiting(s, leaver) > 0
-    found = found_at_failures(
-        s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left", fixes=("together", "transfers")
-    )
+    is_sure, words = leaving.lead_of_waiting(s, leaver) > 0, {"how": how, "missed": ""}
+    awaits = {e.kind for e in s.waits.edges if leaver.rank in e.targets}
+    say, fixes = ("never joined", ("join",)) if awaits == {"rendezvous"} else ("left", ("together", "transfers"))
+    found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, words, say=say, fixes=fixes)
     if before is not None:
         found = _with_the_call(found, before, is_sure)
     gate = _gate_of(s, end)
