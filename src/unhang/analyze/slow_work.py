@@ -1,4 +1,4 @@
-"""Ranks that are slow or late without a fault of their own calls: more work than the others, or a call after their limit."""
+"""Ranks that are slow or late without a fault of their own calls: more work than the others, a call after their limit, more threads than cores."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from unhang.analyze.by_kind import Events
 from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.own_lines import OwnLine, by_rank, own_lines
@@ -15,7 +16,7 @@ from unhang.analyze.sides import view_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, surroundings
 from unhang.analyze.trees import inside, last_name
-from unhang.model import Case, CollectiveCall, Frame, grouped
+from unhang.model import Case, CollectiveCall, Frame, LogEvent, grouped
 from unhang.model.lazy_pattern import lazy_pattern
 
 _COUNT = lazy_pattern(r"(?<![\w./:-])(\d{1,9})/(\d{1,9})(?![\w./:-])")
@@ -155,3 +156,26 @@ def _of_these(case: Case, path: str, line: int, ranks: tuple[int, ...]) -> Condi
 def _first_call(block: ast.If) -> int:
     calls = (c for s in block.body for c in inside(s, ast.Call))
     return min((c.lineno for c in calls if last_name(c.func) not in _SAYS), default=0)
+
+
+_CROWDED = 3  # a little above 1 is a busy machine
+
+
+class Crowd(NamedTuple):
+    """The threads that wanted to run over the last minute, and the cores that they share."""
+
+    load: float
+    cores: int
+    events: Sequence[LogEvent]
+
+
+def crowded(events: Events) -> Crowd | None:
+    """The last load of a machine whose cores are told, in a job that makes steps."""
+    cores = {e.host: e for e in events.of("pace.cores")}
+    loads = {e.host: e for e in events.of("pace.load")}
+    for host, load in loads.items() if events.has("progress.step") else ():
+        own = cores.get(host)
+        count = (own.number("cores") or 0) if own is not None else 0
+        if own is not None and count and float(load["load"]) > _CROWDED * count:
+            return Crowd(float(load["load"]), count, (own, load))
+    return None

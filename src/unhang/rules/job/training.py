@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze import by_kind
-from unhang.analyze.crowded import crowded
 from unhang.analyze.log_progress import slow_starts, slower, starved
 from unhang.analyze.own_lines import empty_epochs, parted_replicas, same_evaluations
 from unhang.analyze.situation import Situation
+from unhang.analyze.slow_work import crowded
 from unhang.model import EvidenceLine, Fix, Location, LogEvent, LogLine, Reading
 from unhang.model.findings import name_ranks
 from unhang.rules import wording as w
