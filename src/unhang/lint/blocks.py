@@ -6,6 +6,7 @@ from unhang.lint import sorts
 from unhang.lint.branches import Branches, worst_first
 from unhang.lint.divergence import Cause, Exit, compared, finding_of
 from unhang.lint.doubts import as_orders
+from unhang.lint.graphs import note_use
 from unhang.lint.ir import (
     Call,
     Const,
@@ -176,6 +177,7 @@ class Blocks(Branches):
         mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
         if s.target is not None:
+            note_use(self, [s.over])
             self.assign(s.target, sample(over), is_certain=True)
         before = dict(self.env)
         self._forget_none(s.body)

@@ -16,7 +16,7 @@ from unhang.lint.special import (
     name_of,
     value_of_name,
 )
-from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths
+from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths, tensor_method
 from unhang.lint.values import (
     DATA,
     DRAWN,
@@ -166,6 +166,12 @@ def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
 
 
+def _split(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """`torch.split(items, math.ceil(len(items) / world))`: the last part is shorter."""
+    is_cut = len(args) > 1 and args[0].sort != sorts.PADDED and args[1].sort == sorts.ROUNDED_UP
+    return Value(sort=("parts",)) if is_cut else tensor_method("torch.split", PLAIN, "split", args, mixed(*args))
+
+
 def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(sort=sorts.PADDED if len(args) > 1 and args[1].sort == sorts.MULTIPLE else ("parts",))
 
@@ -251,5 +257,5 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
     **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),
-    "numpy.array_split": _parts, "torch.tensor_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "numpy.array_split": _parts, "torch.tensor_split": _parts, "torch.split": _split, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip
