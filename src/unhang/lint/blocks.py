@@ -257,11 +257,13 @@ class Blocks(Branches):
 
     def _agree_on_all(self, s: Loop) -> None:
         """`for loss in losses.values(): all_reduce(loss)`: all of them are agreed on after it."""
+        agreed = {n for n in paths_in(s.target) if self.env.get(n, PLAIN).sort == sorts.AGREED} if s.target else set()
+        if not agreed:
+            return
         bound = {
             t for n in statements_in(s.body) if isinstance(n, Set) for target in n.targets for t in paths_in(target)
         }
-        names = paths_in(s.target) - bound if s.target is not None else ()
-        if any(self.env.get(name, PLAIN).sort == sorts.AGREED for name in names):
+        if agreed - bound:
             path = gone_through(s.over)
             if path and self.ref(path).sort != sorts.AGREED:
                 self.env[path] = Value(sort=sorts.AGREED)

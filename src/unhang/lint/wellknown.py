@@ -98,19 +98,17 @@ def _getattr(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 def items_of(frame: Operators, v: Value) -> int:
     """UNEVEN, if an object of the project gives each rank another number of items."""
+    if v.kind != "obj":
+        return 0
     project = frame.link.project
-    of = (
-        (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
-        if v.sort and v.sort[0] == "obj"
-        else ()
-    )
+    of = (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
     target = next((m for m in of if m is not None), None)
     returned = frame.link.summary(*target).returns if target is not None else PLAIN
     if not returned.dep & UNEVEN:
         return 0
     if returned.sort == sorts.ENDS_BY_RANK:
         return UNEVEN
-    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2], True) else UNEVEN
+    return 0 if is_counted(project, v.sort[1], v.sort[2], True) else UNEVEN
 
 
 def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:
