@@ -6,6 +6,7 @@ from unhang.lint import sorts
 from unhang.lint.branches import Branches, worst_first
 from unhang.lint.divergence import Cause, Exit, compared, finding_of
 from unhang.lint.doubts import as_orders
+from unhang.lint.graphs import note_use
 from unhang.lint.ir import (
     Call,
     Const,
@@ -176,6 +177,7 @@ class Blocks(Branches):
         mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
         if s.target is not None:
+            note_use(self, [s.over])
             self.assign(s.target, sample(over), is_certain=True)
         before = dict(self.env)
         self._forget_none(s.body)
@@ -255,11 +257,13 @@ class Blocks(Branches):
 
     def _agree_on_all(self, s: Loop) -> None:
         """`for loss in losses.values(): all_reduce(loss)`: all of them are agreed on after it."""
+        agreed = {n for n in paths_in(s.target) if self.env.get(n, PLAIN).sort == sorts.AGREED} if s.target else set()
+        if not agreed:
+            return
         bound = {
             t for n in statements_in(s.body) if isinstance(n, Set) for target in n.targets for t in paths_in(target)
         }
-        names = paths_in(s.target) - bound if s.target is not None else ()
-        if any(self.env.get(name, PLAIN).sort == sorts.AGREED for name in names):
+        if agreed - bound:
             path = gone_through(s.over)
             if path and self.ref(path).sort != sorts.AGREED:
                 self.env[path] = Value(sort=sorts.AGREED)

@@ -89,7 +89,8 @@ class Calls(Passing):
         if full in ORDERS and is_own_order(self, full, node):
             return Value(DRAWN)
         draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
-        return Value(CHANCE) if draws and "generator" not in node.names else None
+        of = DRAWN if full.partition(".")[0] in self.link.own_seeds else CHANCE
+        return Value(of) if draws and "generator" not in node.names else None
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""

@@ -61,7 +61,7 @@ _OF_SHARDS = {
     "ds_shape",
     "ds_tensor",
 }
-_OF_THE_JOB = ("zero", "local zero", "last", "rank", "local")  # not one of a part of the ranks
+_OF_THE_JOB = ("zero", "local zero", "last", "rank", "local", "stage")  # not one of a part of the ranks
 
 
 def is_kept(test: Expr, function: Function) -> bool:

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from unhang.lint import sorts
-from unhang.lint.ir import Found
+from unhang.lint.ir import Found, Function, Ref
+from unhang.lint.special import paths_in
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -44,6 +45,7 @@ _RANK_IN = re.compile(
 _DIMENSION = re.compile(r"(?<![a-z])(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?=_)")
 _IS_EMPTY = re.compile(r"(?:\)|\]) (?:== 0|< 1|> 0|>= 1|!= 0)$|^not (?:len|sum)\(|^not [\w.]+\.(?:any|numel|sum)\(\)$")
 _GOES_ON = re.compile(r"except(?: Exception)?|\w+ is None|not \w+")
+_OF_ALL = re.compile(r"world|default|global")
 GROUPS = ("new_group", "device_mesh")
 BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own
 
@@ -116,7 +118,7 @@ def _alone(
         if left[e.key] > 0:
             left[e.key] -= 1
         elif (e.is_often and e.key in often) or (
-            e.hidden == "module" and e.key in others
+            e.hidden == "module" and (e.key in others or (*e.key[:3], "*") in others)
         ):  # as often as loops on both sides go round; a layer takes part or not
             continue
         elif e.is_sure and _is_relevant(e, cause):
@@ -150,6 +152,12 @@ def dimensions(group: str) -> frozenset[str]:
         return frozenset(("tp", "pp")) if "expert" not in name else frozenset()
     found = {_DIMENSIONS[d] for d in _DIMENSION.findall(name)}
     return frozenset(found | ({"cp"} if "(+cp)" in name else set()))
+
+
+def is_replaced(function: Function, name: str) -> bool:
+    """Whether a group that nobody gives is one of a part of the ranks: `if group is None: group = get_tensor_parallel_group()`."""
+    bound = (n.value for n in function.bindings if Ref(name) in n.targets)
+    return any(not any(_OF_ALL.search(p.lower()) for p in paths_in(value)) for value in bound)
 
 
 def _is_relevant(e: Effect, cause: Cause) -> bool:

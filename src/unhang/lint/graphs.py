@@ -13,7 +13,7 @@ from unhang.lint.divergence import asks_if_empty
 from unhang.lint.ir import Attr, Call, Expr, File, Fn, Found, If, Leave, Node, Op, Ref, Set, nodes_in
 from unhang.lint.keeping import is_by_batch
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DIFFERS, RANK, Conditional, Value
+from unhang.lint.values import DIFFERS, RANK, Conditional, Effect, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -144,6 +144,23 @@ def note_heads(frame: Operators, s: If) -> None:
                 frame.later.append(Conditional(at, "is head", found, frame.path))
             elif layer := _layer_bound(frame, name):
                 frame.link.report(frame.path, replace(found, words=words | {"collective": layer}))
+
+
+def note_use(frame: Operators, sources: Iterable[Expr]) -> None:
+    """`sum(p.sum() for p in self.head.parameters()) * 0`: the parameters of a layer, or of the whole module, get gradients though it does not run."""
+    for e in sources if frame.link.needs_all else ():
+        if (
+            not isinstance(e, Call)
+            or name_of(e) not in ("parameters", "named_parameters")
+            or not isinstance(e.func, Ref)
+        ):
+            continue
+        owner = e.func.path.rpartition(".")[0]
+        v = frame.ref(owner)
+        layer = "*" if owner == "self" else str(v.sort[-1]) if v.kind in ("layer", "obj") else ""
+        if layer and frame._runs_layers():
+            for op in ("module", "part", "pick"):
+                frame.emit(Effect(op, "", (frame.place(e, owner),), "module", -1, layer, is_sure=False))
 
 
 def head_of(frame: Operators, e: Expr) -> str:

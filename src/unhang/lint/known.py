@@ -307,7 +307,7 @@ def of_sort(sort: str, name: str) -> Collective | None:
 
 @cache
 def rank_kind(name: str) -> str | None:
-    """What a name says of the rank: zero, local zero, last, rank, local or other; None: nothing."""
+    """What a name says of the rank: zero, local zero, last, rank, local, other or stage; None: nothing."""
     if "lora" in name.lower() or name.endswith(
         ("_only", "_first_rank", "_last_rank")
     ):  # of a matrix; a setting; a stage
@@ -317,6 +317,8 @@ def rank_kind(name: str) -> str | None:
         return "zero"
     if kind is None and name in _RANKS:
         return "rank"
+    if kind is None and _STAGE.fullmatch(name):
+        return "stage"
     return None if kind == "world" else kind
 
 
@@ -344,7 +346,18 @@ MEETS = frozenset({*_OPS, *METHODS, *(full.rpartition(".")[2] for full in OF_LIB
 _NOT_IN_TESTS = {"LNT106", "LNT111", "LNT113", "LNT203", "LNT206", "LNT405", "LNT415", "LNT416"}
 _TEST = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test\.py|conftest\.py)")
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
-_RANKS = ("get_rank", "get_node_local_rank", "get_local_rank", "get_global_rank", "get_coordinate")
+_RANKS = (
+    "get_rank",
+    "get_node_local_rank",
+    "get_local_rank",
+    "get_global_rank",
+    "get_coordinate",
+    "global_ordinal",
+    "get_ordinal",
+    "proc_id",
+)
+# Whether the ranks of a pipeline's first or last stage are meant; a stage alone may be one of a network.
+_STAGE = re.compile(r"_?is_(?:(?:pipeline|pp)_(?:first|last)_stage|(?:first|last)_(?:pipeline|pp)_(?:stage|rank))")
 _ZERO = re.compile(
     r"_?(?:is|if)_(?:leader|coordinator|primary|root|chief|logging_process|root_rank|first_worker|main_worker|dp_rank_0|main_process|head_rank)"
 )

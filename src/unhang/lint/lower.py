@@ -311,7 +311,7 @@ class Lowering:
         return Op("~", [inner])
 
     def _compare(self, node: ast.Compare) -> Expr:
-        parts = [self._expr(node.left), *map(self._expr, node.comparators)]
+        parts = [self._member(e) for e in (node.left, *node.comparators)]
         if len(node.ops) == 1:
             return Op(_COMPARE[type(node.ops[0])], parts)
         pairs = zip(node.ops, parts, parts[1:], strict=False)
@@ -322,6 +322,16 @@ class Lowering:
 
     def _sequence(self, node: ast.Tuple | ast.List | ast.Set) -> Expr:
         return Op("seq", [self._expr(e) for e in node.elts])
+
+    def _member(self, node: ast.expr) -> Expr:
+        """A part of a comparison: who asks for a word in a set asks for no order."""
+        return self._sequence(node) if isinstance(node, ast.Set) else self._expr(node)
+
+    def _set_of(self, node: ast.Set) -> Expr:
+        """A set; one of several words comes in an order that each process has for itself."""
+        words = [e for e in node.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        parts = self._sequence(node)
+        return Call(Ref("set"), [parts], [], node.lineno, node.col_offset) if len(words) > 1 else parts
 
     def _dict(self, node: ast.Dict) -> Expr:
         return Op("dict", [self._expr(e) for e in (*filter(None, node.keys), *node.values)])
@@ -379,7 +389,7 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Lowering, Any, list[Stmt]], None]] =
 _EXPRESSIONS: dict[type[ast.expr], Callable[[Lowering, Any], Expr]] = {
     ast.Name: _L._name, ast.Attribute: _L._attribute, ast.Constant: _L._constant, ast.Call: _L._call, ast.BoolOp: _L._bool,
     ast.UnaryOp: _L._unary, ast.Compare: _L._compare, ast.BinOp: _L._binary, ast.Tuple: _L._sequence, ast.List: _L._sequence,
-    ast.Set: _L._sequence, ast.Dict: _L._dict, ast.Subscript: _L._subscript, ast.Slice: _L._slice, ast.IfExp: _L._either,
+    ast.Set: _L._set_of, ast.Dict: _L._dict, ast.Subscript: _L._subscript, ast.Slice: _L._slice, ast.IfExp: _L._either,
     ast.ListComp: _L._comprehension, ast.SetComp: _L._comprehension, ast.GeneratorExp: _L._comprehension,
     ast.DictComp: _L._comprehension, ast.JoinedStr: _L._text_with, ast.Await: _L._within, ast.Starred: _L._within,
     ast.Yield: _L._within, ast.YieldFrom: _L._within, ast.NamedExpr: _L._walrus, ast.Lambda: _L._lambda,

@@ -11,7 +11,7 @@ from unhang.lint import known, libraries, sorts
 from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
-from unhang.lint.values import DIFFERS, LOCAL, RANK, Effect, Given, Raised, Summary, Value, either
+from unhang.lint.values import DIFFERS, LOCAL, MAYBE_NONE, RANK, Effect, Given, Raised, Summary, Value, either
 
 NO_NAMES = {"<module>", "<lambda>", ""}
 _ALL_SEEDED = ("torch", "random", "numpy")
@@ -98,9 +98,19 @@ class Makers:
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & (RANK | LOCAL), sort=v.sort)
             elif v.sort == sorts.OWN_PATH or (v.sort is None and v.dep & DIFFERS == LOCAL):
                 self.built.setdefault((sort[1], sort[2]), {})[i] = Value(v.dep & LOCAL, sort=v.sort)
+            elif v.dep & MAYBE_NONE and v.zero is not None:  # None on the first rank alone, or on the others
+                so_far = self.built.setdefault((sort[1], sort[2]), {})
+                so_far[i] = Value(v.dep & (RANK | MAYBE_NONE), zero=v.zero)
             elif v.kind in ("obj", "one of"):
                 given_so_far = self.built.setdefault((sort[1], sort[2]), {})
                 given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))
+
+    def is_made_as(self, file: int, at: int, receiver: str) -> bool:
+        """Whether somebody makes an object of the class of a method under the name of its receiver: `layout = NodeLayout(8)`, and elsewhere `self.layout.wait()`."""
+        cls, last = self.project.function(file, at).owner.rpartition(".")[2], receiver.rpartition(".")[2]
+        bound = (n for _, f in self.project.callers_by_name(cls)[:_MOST_CALLERS] for n in f.bindings)
+        made = (t for n in bound if isinstance(n.value, Call) and name_of(n.value) == cls for t in n.targets)
+        return any(isinstance(t, Ref) and t.path.rpartition(".")[2] == last for t in made)
 
     @cached_property
     def meeting_properties(self) -> set[str]:

@@ -14,7 +14,7 @@ from unhang.lint.conditions import (
     is_never_a_rank,
 )
 from unhang.lint.doubts import works
-from unhang.lint.graphs import is_half, parts_graphs
+from unhang.lint.graphs import is_half, note_use, parts_graphs
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.keeping import comprehension
 from unhang.lint.names import Names
@@ -120,6 +120,7 @@ class Operators(Names):
             const = UNKNOWN if any(c is UNKNOWN for c in consts) or not consts else tuple(consts)
             return joined._replace(sort=sort, const=const)
         if op == "comp":
+            note_use(self, [p.parts[1] for p in parts[1:] if isinstance(p, Op)])
             return comprehension(self, parts)
         if op == "if":
             return self._either(parts)
@@ -193,12 +194,12 @@ class Operators(Names):
         if not joined:
             return Value(const=not stops_at)
         if op == "or" and any(is_choice(p, v) for p, v in zip(parts, joined, strict=False)):
-            joined = [v._replace(dep=v.dep & ~(RANK | CHANCE), zero=None) for v in joined]
+            joined = [v._replace(dep=v.dep & ~(RANK | CHANCE | DRAWN), zero=None) for v in joined]
         if op == "and" and any(
             isinstance(p, Op) and p.op == "not" and is_choice(p.parts[0], v)
             for p, v in zip(parts, joined, strict=False)
         ):
-            joined = [v._replace(dep=v.dep & ~CHANCE) for v in joined]
+            joined = [v._replace(dep=v.dep & ~(CHANCE | DRAWN)) for v in joined]
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.kind == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None

@@ -8,7 +8,7 @@ from functools import cache, reduce
 from typing import Any
 
 from unhang.lint import known, sorts
-from unhang.lint.divergence import dimensions
+from unhang.lint.divergence import dimensions, is_replaced
 from unhang.lint.graphs import found_in_graph
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
@@ -110,10 +110,10 @@ class Passing(Operators):
         is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
         cls = self.link.project.function(*target).owner.rpartition(".")[2].lower()
         is_told |= cls == owner.rpartition(".")[2].replace("_", "").lower()
-        is_doubtful = not is_told and self.link.project.by_name(name) is None
-        self.guesses += is_doubtful
+        is_told = is_told or self.link.is_made_as(*target, owner) or self.link.project.by_name(name) is not None
+        self.guesses += not is_told
         result = self._function(node, ("bound", *target), args, name)
-        self.guesses -= is_doubtful
+        self.guesses -= not is_told
         return result
 
     def _of_nobody(self, owner: str, base: Value, name: str) -> tuple[int, int] | None:
@@ -182,7 +182,8 @@ class Passing(Operators):
             return ""
         if v.kind == "param":
             names = self.function.parameters  # it may be another function's, kept in a tuple
-            return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
+            is_own = v.sort[1] < len(names) and not is_replaced(self.function, names[v.sort[1]])
+            return f"@{v.sort[1]}:{names[v.sort[1]]}" if is_own else "?"
         if isinstance(e, Ref):
             path = v.sort[1] if v.kind == "ext" and "." in v.sort[1] else e.path  # `group = dist.group.WORLD`, before
             return "" if path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path

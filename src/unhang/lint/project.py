@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Stmt, calls_in, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Function, If, Leave, Op, Ref, Set, Stmt, calls_in, nodes_in
 from unhang.lint.special import name_of, variable_asked
 
 _MOST_STEPS = 6
@@ -322,8 +322,19 @@ class Project:
         key = (symbol.file, symbol.at)
         if key not in self._gates:
             found = self.decorating(symbol)
-            self._gates[key] = found is not None and _lets_one_through(self.function(*key).parameters[0], found[1].body)
+            inner = found[1].body if found is not None else []
+            firsts = [n.func for n in calls_in(inner) if self._says_who_is_first(symbol.file, n)]
+            self._gates[key] = bool(inner) and _lets_one_through(self.function(*key).parameters[0], inner, firsts)
         return self._gates[key]
+
+    def _says_who_is_first(self, file: int, node: Call) -> bool:
+        """Whether a call is one of a function of the project that does nothing but ask for the first rank: `def is_first(): return int(os.environ["RANK"]) == 0`."""
+        symbol = self.symbol_of(file, node.func.path) if isinstance(node.func, Ref) and not node.args else None
+        body = self.function(symbol.file, symbol.at).body if symbol is not None and symbol.kind == "fn" else []
+        match body:
+            case [Leave(kind="return", value=test)] if test is not None:
+                return _is_of_rank(test)
+        return False
 
     def decorating(self, symbol: Symbol) -> tuple[int, Function] | None:
         """The one function that is written in a decorator."""
@@ -332,16 +343,28 @@ class Project:
         return inner[0] if len(inner) == 1 and self.function(symbol.file, symbol.at).parameters else None
 
 
-def _lets_one_through(name: str, body: list[Stmt]) -> bool:
+def _lets_one_through(name: str, body: list[Stmt], firsts: list[Expr]) -> bool:
+    """`firsts`: functions that ask for the first rank. One that notes meanwhile that it runs tells others, who may keep to themselves."""
     decorated = Ref(name)
     calls = [n for n in calls_in(body) if n.func == decorated]
-    by_rank = [n for n in nodes_in(body) if isinstance(n, If) and _is_of_rank(n.test) and not n.orelse]
+    tests = [n for n in nodes_in(body) if isinstance(n, If)]
+    by_rank = [n for n in tests if (_is_of_rank(n.test) or _asks(n.test, firsts)) and not n.orelse]
     inside = [n for b in by_rank for n in calls_in(b.body) if n.func == decorated]
-    if len(calls) != 1:
+    if len(calls) != 1 or any(_is_note(t) for n in nodes_in(body) if isinstance(n, Set) for t in n.targets):
         return False
-    left = [s.body[-1] for s in body if isinstance(s, If) and _is_of_others(s.test)]
+    others = [n.test for n in tests if isinstance(n.test, Op) and n.test.op == "not" and _asks(n.test.parts[0], firsts)]
+    left = [s.body[-1] for s in body if isinstance(s, If) and (_is_of_others(s.test) or s.test in others)]
     leaves = any(isinstance(s, Leave) and s.kind == "return" and s.line < calls[0].line for s in left)
     return len(inside) == 1 or (not inside and leaves)
+
+
+def _asks(test: Expr, firsts: list[Expr]) -> bool:
+    return isinstance(test, Call) and test.func in firsts
+
+
+def _is_note(target: Expr) -> bool:
+    """`os.environ["SOLO"] = "1"`, `state.alone = True`."""
+    return (isinstance(target, Op) and target.op == "[]") or (isinstance(target, Ref) and "." in target.path)
 
 
 def _is_of_others(test: Expr) -> bool:

@@ -9,7 +9,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Leave, Loop, Node, Op, Ref, Set, calls_in, nodes_in
+from unhang.lint.ir import (
+    Call,
+    Const,
+    Expr,
+    Found,
+    Function,
+    If,
+    Leave,
+    Loop,
+    Node,
+    Op,
+    Ref,
+    Set,
+    calls_in,
+    nodes_in,
+    statements_in,
+)
 from unhang.lint.keeping import has_all_gradients, is_by_batch
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DRAWN, LOSS, MAYBE, RANK, UNEVEN, Given, Summary, Value
@@ -24,7 +40,7 @@ _COUNTED = re.compile(
     r"pad|total_(?:size|num)|drop|even(?:ly|$|_)|trunc|repeat|cycle|infinite|num_samples|wrap|fill|resample|replacement"
 )
 _WORLD = re.compile(
-    r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
+    r"world(?:_size)?|n_?gpus|num_gpus|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
 )
 _SETTING = re.compile(r"(not )?self\.(\w+)")
 _HELD = re.compile(r"(\w+)\.\w+ is not None")
@@ -42,6 +58,8 @@ def put(frame: Operators, path: str, is_begun: bool) -> None:
         held = [m[1] for c, *_ in frame.conditions if (m := _HELD.fullmatch(c.text))]
         if by_draw(frame) and not _is_counted_off(frame.function, name):  # an order of its own decides
             frame.env[name] = Value(UNEVEN, sort=_DRAWN)
+        elif _is_by_rank(frame, path):
+            frame.env[name] = Value(UNEVEN, sort=("share", "picked"))
         elif held and not any(map(partial(is_reduced, frame), held)):
             frame.env[name] = Value(given, sort=sorts.PICKED)
         else:
@@ -51,8 +69,24 @@ def put(frame: Operators, path: str, is_begun: bool) -> None:
 def by_draw(frame: Operators) -> bool:
     """Whether an item more comes of what this rank has drawn: not one of two, whichever it is."""
     lines = {c.line for c, *_ in frame.conditions if c.value.dep & DRAWN and not c.value.dep & RANK}
-    asked = (n for n in nodes_in(frame.function.body) if lines and isinstance(n, If) and n.line in lines)
-    return any(not n.orelse and not isinstance(n.body[-1], Leave) for n in asked)
+    return any(not n.orelse and not isinstance(n.body[-1], Leave) for n in _conditions(frame.function, lines))
+
+
+def _conditions(function: Function, lines: AnySet[int]) -> list[If]:
+    """The conditions on these lines."""
+    found = (n for n in statements_in(function.body) if isinstance(n, If) and n.line in lines) if lines else ()
+    return list(found)
+
+
+def _is_by_rank(frame: Operators, put_in: str) -> bool:
+    """Whether some ranks alone put something into a list in this round, or have left the round before: those of this rank are in it."""
+    inside = [c for c, _, depth in frame.conditions if depth >= frame.loops]
+    left = [e.cause for e in frame.ways_out if e.kind == "continue" and e.loops == frame.loops]
+    lines = {c.line for c in (*inside, *left) if c.value.dep & RANK and not c.value.group}
+    asked = _conditions(frame.function, lines)
+    asked = [s for s in asked if not any(isinstance(n, Op) and n.op == "//" for n in nodes_in(s.test))]  # even blocks
+    puts = ([any(n.func == Ref(put_in) for n in calls_in(side)) for side in (s.body, s.orelse)] for s in asked)
+    return any(not all(sides) for sides in puts)
 
 
 def _is_counted_off(function: Function, name: str) -> bool:

@@ -179,6 +179,8 @@ def value_of_name(name: str) -> Value:
         return Value(sort=("many", sorts.BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
     if kind in ("zero", "local zero"):
         return Value(RANK, zero=True)
+    if kind == "stage":
+        return Value(RANK, NO_PARAMS, sorts.TEST, None, "smaller")
     group = "smaller" if kind == "other" else ""
     return Value(RANK, NO_PARAMS, sorts.LOCAL_RANK if kind == "local" else ("rank",), False, group)
 

@@ -137,6 +137,8 @@ def either(a: Value, b: Value) -> Value:
         return a if b.sort != sorts.AGREED or (a.sort == sorts.AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     both = [v.sort for v in (a, b) if v.sort is not None]
+    if sorts.PADDED in both and len(both) == 2 and (a.dep | b.dep) & UNEVEN:  # filled up where it is too short
+        return Value(sort=sorts.PADDED)
     sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF, sorts.DRAWS) if s in both), None) or (
         both[0] if both and both[0] == both[-1] else None
     )

@@ -16,7 +16,7 @@ from unhang.lint.special import (
     name_of,
     value_of_name,
 )
-from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths
+from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths, tensor_method
 from unhang.lint.values import (
     DATA,
     DRAWN,
@@ -98,19 +98,17 @@ def _getattr(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 def items_of(frame: Operators, v: Value) -> int:
     """UNEVEN, if an object of the project gives each rank another number of items."""
+    if v.kind != "obj":
+        return 0
     project = frame.link.project
-    of = (
-        (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
-        if v.sort and v.sort[0] == "obj"
-        else ()
-    )
+    of = (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
     target = next((m for m in of if m is not None), None)
     returned = frame.link.summary(*target).returns if target is not None else PLAIN
     if not returned.dep & UNEVEN:
         return 0
     if returned.sort == sorts.ENDS_BY_RANK:
         return UNEVEN
-    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2], True) else UNEVEN
+    return 0 if is_counted(project, v.sort[1], v.sort[2], True) else UNEVEN
 
 
 def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -164,6 +162,12 @@ def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
+
+
+def _split(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """`torch.split(items, math.ceil(len(items) / world))`: the last part is shorter."""
+    is_cut = len(args) > 1 and args[0].sort != sorts.PADDED and args[1].sort == sorts.ROUNDED_UP
+    return Value(sort=("parts",)) if is_cut else tensor_method("torch.split", PLAIN, "split", args, mixed(*args))
 
 
 def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -251,5 +255,5 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
     **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),
-    "numpy.array_split": _parts, "torch.tensor_split": _parts, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "numpy.array_split": _parts, "torch.tensor_split": _parts, "torch.split": _split, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

@@ -208,3 +208,47 @@ class Registry:
     def gather_in_order(self):
         for name in sorted(self.parts):
             self.parts[name].state()
+
+
+LEVELS = {"energy", "stress"}
+
+
+class Outputs:
+    def __init__(self):
+        self.active = {"energy", "forces", "stress"}
+
+    def names(self):
+        return self.active & LEVELS
+
+    def values(self, raw):
+        return {name: raw[name] for name in self.names()}
+
+    def values_in_order(self, raw):
+        return {name: raw[name] for name in sorted(self.names())}
+
+
+def reduce_each(values):
+    for name, value in values.items():  # LNT113
+        dist.all_reduce(value)
+
+
+def reduce_in_order(values):
+    for name, value in values.items():
+        dist.all_reduce(value)
+
+
+def outputs(raw):
+    made = Outputs()
+    reduce_each(made.values(raw))
+    reduce_in_order(made.values_in_order(raw))
+
+
+def words_of_a_set(tensors):
+    for name in {"energy", "forces"}:  # LNT113
+        dist.all_reduce(tensors[name])
+
+
+def asked_of_a_set(tensors):
+    for name in ("energy", "forces"):
+        if name in {"energy", "stress"}:
+            dist.all_reduce(tensors[name])
