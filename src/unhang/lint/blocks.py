@@ -203,8 +203,7 @@ class Blocks(Branches):
         self._fills -= fills
         together, self._leaves_together = self._leaves_together, together
         del self._over_parameters[len(self._over_parameters) - len(of_parameter) :]
-        self._endless -= endless
-        self._uneven_loops -= is_uneven
+        self._endless, self._uneven_loops = self._endless - endless, self._uneven_loops - is_uneven
         made = self.effects[mark:] = self.effects[mark:] if is_for else as_orders(self.effects[mark:])
         mine = [e for e in self.ways_out if e not in exits]
         for way_out in mine:

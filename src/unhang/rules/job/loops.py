@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import below, left_framework
 from unhang.analyze.handled import BegunAnew, begun_anew
@@ -75,11 +75,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         "stayers": w.name_ranks(loop.stayers),
         "are": w.verb(loop.stayers, "is", "are"),
         "have": w.verb(loop.leavers, "has", "have"),
-        "loop": w.place(loop.frame),
-        "header": loop.header,
-        "before": d.seq - 1,
-        "seq": d.seq,
-        "group": d.group,
+        **{"loop": w.place(loop.frame), "header": loop.header, "before": d.seq - 1, "seq": d.seq, "group": d.group},
         "steps": w.steps_apart(s.case.ranks),
     }
     header = loop.head
@@ -104,8 +100,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _by_files(found, files)
     sides = (d.reference_path, d.reference_call), (d.odd_path, d.odd_call)
     (stay, stayed), (left, gone) = sides if loop.stayers == d.reference else sides[::-1]
-    is_data = ran_out(s.case, loop.leavers, loop.stayers, gone.created_ns, header)
-    if is_data:
+    if is_data := ran_out(s.case, loop.leavers, loop.stayers, gone.created_ns, header):
         return found
     if (start := counted_start(stay, left)) is not None:
         return _began_elsewhere(found, d, start)
@@ -114,7 +109,14 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _by_list(found, many)
     if (anew := begun_anew(stayed.frames or (), left, loop.frame, loop.header, is_data is False)) is not None:
         return _done_anew(found, anew)
-    way = way_out_of(s.case, stay, left, loop.leavers)
+    return _by_its_end(s, d, found, (stay, left), is_data)
+
+
+def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Path], is_data: bool | None) -> Found:
+    """What may have ended the rounds, where nothing before the loop tells. `ways`: of those who stay, of those who left."""
+    loop, (stay, left) = d.left_loop, ways
+    assert loop is not None
+    header, way = loop.head, way_out_of(s.case, stay, left, loop.leavers)
     if way is None and (keys := keys_gone_over(header.file, header.line)):
         return _by_keys(found, keys, header)
     if way is None and is_data is False:
@@ -126,7 +128,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         found = replace(found, culprits=loop.leavers)
     if (around := loop_left_by(way, stay)) is not None:
         at, header_line = around
-        found = replace(found, words={**words, "loop": w.place(at), "header": header_line})
+        found = replace(found, words={**found.words, "loop": w.place(at), "header": header_line})
     said, asked = _by_way_out(found, way, d.has_majority), call_first(below(stay, way[0]))
     return replace(said, fixes=(asked,)) if asked is not None else said
 
