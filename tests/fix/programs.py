@@ -51,6 +51,7 @@ _MODULE = (
     "class Codes(torch.nn.Module):\n    def __init__(self):\n        self.register_buffer('idle', torch.zeros(8))\n\n"
     "    def renew(self, x):\n        old = %s > 9\n        if old.any():  # gate\n            dist.broadcast(x, 0)  # here\n"
 )
+_NEARS = "def work(xs, t, most):\n    while %s:  # here\n        dist.all_reduce(xs)\n        t += float(xs.max())\n"
 _SCORED = "def work(net, best, data):\n    score = look(net, data)\n    if %s:  # gate\n        dist.broadcast(net.weight, 0)  # here\n"
 _PATIENCE = (
     "def work(net, patience, data, xs):\n    for x in xs:\n        dist.all_reduce(x)\n        loss = look(net, data)\n"
@@ -202,6 +203,16 @@ MENDED = {
     ),
     "an exchange that each rank draws for": Wrong(
         _SMALL % "rng.random() < floor", "    if from_first_rank(rng.random() < floor):  # gate\n", gate="rng.random() < floor", by_rank=False
+    ),
+    "room for as many as one rank has": Wrong(
+        "def work(rows, most):\n    if most < len(rows):  # gate\n        return\n    rows = cat(rows, torch.zeros(most - len(rows), 4))\n    dist.all_reduce(rows)  # here\n",
+        "    most = most_of_all(most)\n", gate="not most < len(rows)", by_rank=False,
+    ),
+    "a loop that nears its end": Wrong(
+        _NEARS % "t < 1.0 - 1e-6", "    while any_rank(t < 1.0 - 1e-6):  # here\n", rule="uneven-inputs", evidence=(EvidenceLine("way out", "while t"),)
+    ),
+    "a loop with so many rounds": Wrong(
+        _NEARS % "t < most", "    while agreed(t < most):  # here\n", rule="uneven-inputs", evidence=(EvidenceLine("way out", "while t"),)
     ),
     "an exchange of what is bad": Wrong(
         _SMALL % "not torch.isfinite(x)", "    if any_rank(not torch.isfinite(x)):  # gate\n", gate="torch.isfinite(x)", by_rank=False

@@ -24,6 +24,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
 from unhang.model import Frame, RaisedError
 from unhang.rules.advice import fixes_of
+from unhang.rules.framework_advice import within_first
 from unhang.rules.registry import judge
 from unhang.rules.remedies import of_handled, one_width, remedy_of
 from unhang.testing import make_case, raised
@@ -426,3 +427,25 @@ def test_a_monitored_value_that_some_ranks_do_not_log(test: str, is_told: bool, 
     found = logged_by_some(monitor[0])
     assert (found is not None) is is_told
     assert found is None or "if self.hours.any() else 0.0" in found.whole
+
+
+_FIRST = """def prepare(acc, path):
+    try:
+        with {block}:
+            return build(path)
+    except OSError:
+        return basic()
+"""
+
+
+@pytest.mark.parametrize(("block", "is_told"), [("acc.main_process_first()", True), ("open(path)", False)])
+def test_an_exception_that_leaves_the_block_of_the_first_rank(block: str, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "first.py"
+    file.write_text(_FIRST.format(block=block))
+    frames = (Frame(str(file), 4, "prepare"),)
+    fix = within_first(
+        RaisedError("FileNotFoundError", "no such file", 0, frames, handler=Frame(str(file), 5, "prepare"))
+    )
+    assert (fix is not None) is is_told
+    if fix is not None:
+        assert "with acc.main_process_first():\n    try:\n        return build(path)\n    except OSError:" in fix.advice

@@ -6,7 +6,14 @@ import ast
 
 from unhang.analyze.may_differ import OWN, is_drawn
 from unhang.analyze.source import surroundings
-from unhang.fix.direction import asks_a_framework, is_for_all_to_skip, line_left_out, runs_for_one
+from unhang.fix.direction import (
+    asks_a_framework,
+    counts_on_some,
+    is_for_all_to_skip,
+    line_left_out,
+    runs_for_one,
+    sized_by,
+)
 from unhang.fix.program import NoDiff, Program, Said, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
@@ -182,8 +189,10 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
         return _agree_on_value(program, value, finding, backend)
     node, is_opposite = test_of(program, gate)
     is_plain(program, node)
+    if count := sized_by(program, node, line):
+        return _take_the_largest(program, node, count, finding, backend)
     test = _set_once(program, node)
-    counter = "" if is_opposite else _counts_on_some(program, test)
+    counter = "" if is_opposite else counts_on_some(program, test)
     is_asked = not is_opposite and asks_a_framework(node)
     raises = not is_opposite and isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
     is_enough = to_end or counter or is_asked or raises or _is_one_enough(program, node, is_opposite, line, backend)
@@ -199,9 +208,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
         reached_by_all(program, node.lineno)
         says = f"All ranks end together, as soon as line {node.lineno} holds on one of them"
     elif counter:
-        says = (
-            f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} is switched off on some ranks"
-        )
+        says = f"Line {line} runs on all ranks as soon as one comes to it: {counter} is switched off on some"
     elif raises:
         says = f"All ranks raise it together, as soon as line {node.lineno} holds on one of them"
     elif is_asked or not line:
@@ -212,6 +219,17 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     else:
         says = f"All ranks decide together whether line {line} runs"
     return Said("decide together", says)
+
+
+def _take_the_largest(program: Program, node: ast.AST, count: str, finding: Finding, backend: str) -> Said:
+    """Lets all ranks make as much room as the one that needs most."""
+    assert isinstance(node, ast.If)
+    reached_by_all(program, node.lineno)
+    name, group = put_helper(program, MOST, node, finding, backend)
+    program.insert_before(node, f"{program.indent(node)}{count} = {name}({count}{group}){program.newline}")
+    return Said(
+        "decide together", f"All ranks take the largest `{count}` before line {node.lineno}, and make room for as many"
+    )
 
 
 def value_of(program: Program, gate: Gate) -> ast.expr | None:
@@ -250,21 +268,6 @@ def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.exp
         return test
     reached_by_all(program, sets[0].lineno)
     return sets[0].value
-
-
-def _counts_on_some(program: Program, test: ast.expr) -> str:
-    """A progress bar that a test asks for its count, or whether it is on, and that is switched off on some ranks: there the test never holds."""
-    asked = {
-        dotted(n.value)
-        for n in ast.walk(test)
-        if isinstance(n, ast.Attribute) and n.attr in ("n", "last_print_n", "disable")
-    }
-    for node in (n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
-        bar = next((name for t in node.targets if (name := dotted(t)) in asked), "")
-        off = next((k.value for k in getattr(node.value, "keywords", ()) if k.arg == "disable"), None)
-        if bar and off is not None and not isinstance(off, ast.Constant):
-            return bar
-    return ""
 
 
 def test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.While, bool]:

@@ -12,7 +12,7 @@ from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted, 
 from unhang.model import Finding, Gate
 
 EXCHANGES = re.compile(
-    r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce|full_tensor|redistribute"
+    r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce|full_tensor|redistribute|distribute_tensor"
 )
 _REQUESTS = re.compile(r"save|checkpoint|evaluat|validat|export|snapshot|report", re.IGNORECASE)
 TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
@@ -76,6 +76,42 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
     given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
     asked = _made_from(program, node, _names(node.test), of_counts=True)
     return bool(asked & _made_from(program, node, given)) and _can_give_nothing(program, node.test, node.body, backend)
+
+
+def counts_on_some(program: Program, test: ast.expr) -> str:
+    """A progress bar that a test asks for its count, or whether it is on, and that is switched off on some ranks: there the test never holds."""
+    asked = {
+        dotted(n.value)
+        for n in ast.walk(test)
+        if isinstance(n, ast.Attribute) and n.attr in ("n", "last_print_n", "disable")
+    }
+    for node in (n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
+        bar = next((name for t in node.targets if (name := dotted(t)) in asked), "")
+        off = next((k.value for k in getattr(node.value, "keywords", ()) if k.arg == "disable"), None)
+        if bar and off is not None and not isinstance(off, ast.Constant):
+            return bar
+    return ""
+
+
+_MADE_OF_SIZE = ("zeros", "ones", "empty", "full", "new_zeros", "new_empty", "pad", "resize_", "range", "arange")
+
+
+def sized_by(program: Program, node: ast.If | ast.IfExp | ast.While, line: int) -> str:
+    """The count that a test holds against a size, where what follows it makes room for so many, and exchanges that: all ranks are to have the largest.
+
+    Empty where the test asks for something else.
+    """
+    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
+        return ""
+    is_guard, orders = isinstance(node.body[-1], ast.Return | ast.Continue), (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+    left, op, right = node.test.left, node.test.ops[0], node.test.comparators[0]
+    is_less = isinstance(op, ast.Lt | ast.LtE)
+    count = left if is_less is is_guard else right
+    runs = _behind(program, node) if is_guard else node.body
+    if not isinstance(op, orders) or not isinstance(count, ast.Name) or not _holds_exchange(runs, line):
+        return ""
+    made = [c for s in runs for c in calls_in(s) if called(c) in _MADE_OF_SIZE]
+    return count.id if any(count.id in _names(a) for c in made for a in c.args) else ""
 
 
 def _is_request(node: ast.If, runs: Sequence[ast.stmt]) -> bool:

@@ -189,10 +189,21 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
     is_head = loop is node
     if not is_head and (says := by_one_score(program, node, finding, backend)) is not None:
         return says
-    is_done = not is_head and _asks_for_all(node.test)
-    put_around(program, AGREED if is_head or is_done else ANY_RANK, node.test, finding, backend)
+    is_done = _nears_its_end(node.test) if is_head else _asks_for_all(node.test)
+    put_around(program, AGREED if is_head is not is_done else ANY_RANK, node.test, finding, backend)
     when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
     return Said("decide together", f"All ranks leave the loop together, {when}")
+
+
+_NEAR = re.compile(r"(?:^|_)(?:[ar]?tol|tolerance|eps|epsilon|residual|error|err)(?:_|$)", re.IGNORECASE)
+
+
+def _nears_its_end(test: ast.expr) -> bool:
+    """Whether a loop goes on until a quantity is near enough to where it is to be: who left it sooner would have a worse result."""
+    is_order = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+    parts = list(ast.walk(test)) if is_order else []
+    is_real = any(isinstance(n, ast.Constant) and isinstance(n.value, float) for n in parts)
+    return is_real or any(_NEAR.search(last_name(n)) for n in parts if isinstance(n, ast.Name | ast.Attribute))
 
 
 def _asks_for_all(test: ast.expr) -> bool:

@@ -17,10 +17,10 @@ from unhang.analyze.sides import lost_dimension
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, line_text, tree_of
-from unhang.model import Fix, Frame, user_frames
+from unhang.model import Fix, Frame, RaisedError, user_frames
 from unhang.model.findings import LOOK
 from unhang.rules import wording as w
-from unhang.rules.base import AGAIN, edit
+from unhang.rules.base import AGAIN, CLEAN, edit
 
 _OPTIMIZERS = "/torch/optim/"
 
@@ -243,6 +243,27 @@ def of_closure(d: Divergence) -> Fix | None:
             f"mean = {value}.detach().clone(); dist.all_reduce(mean)\n"
             "return mean / dist.get_world_size()   # the gradients are averaged by DDP, the loss is not",
         )
+    return None
+
+
+def within_first(error: RaisedError) -> Fix | None:
+    """For an exception that leaves a block in which the first rank goes first, and is handled around it: the others wait for the end of the block."""
+    handler = error.handler
+    if handler is None:
+        return None
+    raised = [f.line for f in user_frames(error.frames) if f.file == handler.file]
+    for one in (n for n in nodes_around(handler.file, handler.line) if isinstance(n, ast.Try)):
+        block = one.body[0]
+        if len(one.body) != 1 or not isinstance(block, ast.With) or not any(covers(block, line) for line in raised):
+            continue
+        if RANK_ZERO_FIRST.search(", ".join(sorted(held_by(block)))) and not (one.orelse or one.finalbody):
+            inner: list[ast.stmt] = [ast.Try(block.body, one.handlers, [], [])]
+            return edit(
+                "Handle it within the block: the others wait for the end of that, which the exception leaves out",
+                f"# {w.line_at(handler.file, one.lineno)}, in place of this `try` and its `except`\n"
+                f"{ast.unparse(ast.fix_missing_locations(ast.With(block.items, inner)))}",
+                verify=CLEAN,
+            )
     return None
 
 

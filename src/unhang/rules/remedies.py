@@ -22,7 +22,7 @@ from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.base import AGAIN, CLEAN, edit
-from unhang.rules.framework_advice import of_lost_dimension, of_monitor
+from unhang.rules.framework_advice import of_lost_dimension, of_monitor, within_first
 from unhang.rules.item_repairs import of_item, on_another_rank
 from unhang.rules.repairs import of_draws, of_parts, of_resumed
 
@@ -301,9 +301,9 @@ def of_handled(case: Case, error: RaisedError) -> tuple[tuple[str | Fix, ...], C
     """
     if (loss := raised_in_loss(error)) is not None:
         return (_loss_of_zero(*loss), "re-raise"), None
-    skipped = skipped_calls(case, error)
-    if skipped is None:
-        return ("decide together", "re-raise"), None
+    skipped, shown = skipped_calls(case, error), within_first(error)
+    if skipped is None or shown is not None:
+        return (shown or "decide together", "re-raise"), None
     if (shown := of_item(error, case)) is not None and not (skipped.test or skipped.retries):
         return (shown, "re-raise"), None
     line, below, test = skipped.line, skipped.below, skipped.test
