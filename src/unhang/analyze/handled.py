@@ -15,6 +15,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, condition_of, function_at, nearest, nodes_around, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import blocks_of, covers, inside, last_name, line_text, parameters_of, tree_of
+from unhang.analyze.ways_out import handled_by_all, how_handled
 from unhang.model import Case, Frame, RaisedError, user_frames
 
 _SELDOM = 5
@@ -189,7 +190,9 @@ def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
 def handled_before(s: Situation, ranks: Sequence[int]) -> list[RaisedError]:
     """The exceptions that the ranks handled before they parted from their peers, apart from transport errors."""
     handled = [error for rank in ranks if rank in s.case.ranks for error in s.case.ranks[rank].handled]
-    return [error for error in handled if not is_communication_error(error) and came_before(s, error)]
+    common = handled_by_all(s.case)
+    own = [error for error in handled if how_handled(error) not in common]
+    return [error for error in own if not is_communication_error(error) and came_before(s, error)]
 
 
 def passes(path: Path, frame: Frame) -> bool:

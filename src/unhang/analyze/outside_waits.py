@@ -319,6 +319,15 @@ def unbounded(frame: Frame) -> Unbounded | None:
     return Unbounded(loop.lineno, was, head, ast.unparse(ways[0]) if len(ways) == 1 else "")
 
 
+def head_of_unbounded(frames: Sequence[Frame]) -> Frame | None:
+    """The head of the innermost such loop, where it calls the function in which a rank stands; innermost frame first."""
+    mine = user_frames(frames)
+    if not mine or loop_around(mine[0].file, mine[0].line) is not None:
+        return None
+    found = ((f, unbounded(f)) for f in mine[1:])
+    return next((frame_at(f.file, loop.line) for f, loop in found if loop), None)
+
+
 # How Python says that it could not make an exception anew from what a child process had sent of it.
 _NOT_MADE = re.compile(r"^TypeError: (\w+)\.__init__\(\) (?:missing \d+ required|takes \d+ positional)")
 _RECEIVES = ("/multiprocessing/connection.py", "/multiprocessing/pool.py", "/concurrent/futures/process.py")

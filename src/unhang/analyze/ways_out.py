@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from unhang.analyze.source import (
     surroundings,
 )
 from unhang.analyze.trees import covers, inside, last_name, tree_of
-from unhang.model import Case, Frame
+from unhang.model import Case, Frame, RaisedError, user_frames
 
 
 class WayOut(NamedTuple):
@@ -213,10 +214,35 @@ def way_out_of(
     one of the ways out was taken.
     """
     gone = [(frame, loop) for depth, frame, loop in loops_on(stay) if not is_in(left, stay, depth, loop)]
+    common = {(at.file, at.line) for *_, at in handled_by_all(case) if at is not None}
     ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)]
+    ways = [(frame, way) for frame, way in ways if not _is_handler(way) or not _has(common, frame.file, way)]
     heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
     found = likeliest(case, ways, leavers, SAME - 1 if is_even else SAME) or next(iter(heads), None)
     return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None
+
+
+def _has(handlers: Collection[tuple[str, int]], path: str, way: WayOut) -> bool:
+    """Whether one of these lines is in the handler."""
+    last = max(
+        (n.end_lineno or 0 for n in nodes_around(path, way.line + 1) if isinstance(n, ast.ExceptHandler)), default=0
+    )
+    return any(file == path and way.line <= line <= max(last, way.line) for file, line in handlers)
+
+
+Handled = tuple[str, Frame | None, Frame | None]
+
+
+def how_handled(error: RaisedError) -> Handled:
+    """The type of an exception, the line of the program that raised it, and where it was handled."""
+    return error.type, next(iter(user_frames(error.frames)), None), error.handler
+
+
+def handled_by_all(case: Case) -> set[Handled]:
+    """What every rank raised at one line and handled at one, as often: all went the same way there."""
+    counts = [Counter(map(how_handled, e.handled)) for r, e in case.ranks.items() if r in case.world]
+    first = counts[0] if counts and len(counts) == len(case.world) > 1 else Counter[Handled]()
+    return {kind for kind, n in first.items() if all(c[kind] == n for c in counts)}
 
 
 def loop_left_by(way: tuple[Frame, WayOut], stay: Path) -> tuple[Frame, int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import log_case, make_case
+from tests.rules.notation import Later, log_case, make_case
 from unhang.model import ProcessState
 from unhang.testing import Fires, Quiet, ended, raised
 
@@ -73,6 +73,24 @@ _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
 
 _COMM = dict.fromkeys((0, 2, 3), "main:10>~comm")
 
+# Line 3 calls melt(), in which the rank stands.
+_SOLVES = """def solve(lo, hi):
+    HEAD:
+        mid = melt((lo + hi) / 2)
+        lo, hi = halves(lo, mid, hi)
+
+def melt(x):
+    return x * x
+"""
+
+
+def _solves(head: str) -> Later:
+    """Rank 1 is busy below a loop."""
+    stacks = {**_COMM, 1: "solve:3>melt:7"}
+    states = {1: ProcessState("R", 1.0)}
+    return make_case(_WAIT, hang="suspected", stacks=stacks, states=states, source=_SOLVES.replace("HEAD", head))
+
+
 CASES = {
     "rank-stuck-in-user-code": (
         Fires(log_case(_PASTED), (1,), 33),
@@ -95,6 +113,8 @@ CASES = {
             (1,),
             60,
         ),
+        Fires(_solves("while hi - lo > eps"), (1,), 2),
+        Fires(_solves("for _ in range(99)"), (1,), 7),
         Quiet(
             make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8"}, states={1: ProcessState("T")}),
             "a stopped process",

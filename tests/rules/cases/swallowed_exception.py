@@ -21,6 +21,9 @@ _WAITED_FOR = {
 _CAUGHT = raised("ValueError: bad image@main:2>step:6", at_s=15, handled=True, handler=Frame("train.py", 8, "step"))
 
 # Rank 1 waits in the barrier of a `finally` that its exception passes; the line that holds it is main:14.
+_ROLLED_BACK = raised(
+    "Rollback: loss 161.7@main:9>season:30", at_s=-5, handled=True, handler=Frame("train.py", 11, "main")
+)
 _HELD = raised("ValueError: bad image@main:9>load:30", 0, handled=True, handler=Frame("train.py", 14, "main"))
 _OTHER = raised("ImportError: no fast one@main:2", 0, handled=True, handler=Frame("train.py", 10, "main"))
 
@@ -88,6 +91,10 @@ CASES = {
         Quiet(
             make_case(_AHEAD, handled={0: raised("ValueError: bad image@main:9>load:30", at_s=-5, handled=True)}),
             "a rank that did not part from its peers may handle what it likes",
+        ),
+        Quiet(
+            make_case(_AHEAD, handled=dict.fromkeys(range(4), _ROLLED_BACK)),
+            "all ranks raised it, and handled it in the same place",
         ),
         Fires(_gave_up(1), (2,), 19, "user-exception"),
         Fires(_halves(), (1,), 40, "code-divergence"),

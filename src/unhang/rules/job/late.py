@@ -12,6 +12,7 @@ from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import missing_by_lines, not_come
 from unhang.analyze.handled import led_away, swallowed_by
 from unhang.analyze.leaving import destroyed_before
+from unhang.analyze.outside_waits import head_of_unbounded
 from unhang.analyze.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
@@ -31,6 +32,7 @@ from unhang.rules.late import (
     holder_of,
     meets_alone,
     remedies,
+    stack_of,
     waits_idly,
     works_alone,
     works_first,
@@ -227,6 +229,7 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
         if never_came or late.rank in silent or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
             continue
         if not works_alone(s, late) or waits_idly(s, late):
+            late = _in_its_loop(s, late)
             kind, told = late.activity.kind, remedy_of(s, late)
             error = None if told or late.activity.is_polled else swallowed_by(s, (late.rank,))
             if error is not None and led_away(s, late.rank, error):
@@ -238,6 +241,13 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
             helps: tuple[str | Fix, ...] = (told,) if told else remedies(s, late)
             yield found_late(s, late, 0.88, words, say=kind, fixes=(*helps, "only delays"))
+
+
+def _in_its_loop(s: Situation, late: LateRank) -> LateRank:
+    """Of a rank that is busy in a function which a loop without a count calls: it stands in that loop, wherever each look finds it."""
+    stack = stack_of(s, late) if late.activity.kind == "spinning" else None
+    head = head_of_unbounded(stack.frames) if stack is not None else None
+    return late if head is None else replace(late, activity=late.activity._replace(frame=head))
 
 
 def _awaits(s: Situation, late: LateRank) -> str:
