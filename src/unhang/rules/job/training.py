@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze import by_kind
 from unhang.analyze.log_progress import slow_starts, slower, starved
-from unhang.analyze.own_lines import empty_epochs, parted_replicas, same_evaluations
+from unhang.analyze.own_lines import empty_epochs, same_evaluations
+from unhang.analyze.replicas import parted_replicas, steps_alone
 from unhang.analyze.situation import Situation
 from unhang.analyze.slow_work import crowded
 from unhang.model import EvidenceLine, Fix, Location, LogEvent, LogLine, Reading
 from unhang.model.findings import name_ranks
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.log_lines import found_in, quote
+from unhang.rules.log_lines import found_in, quote, quote_own
 
 MIN_LINES = 5
 _FLAT = 0.01
@@ -203,7 +204,11 @@ def silent_desync(s: Situation) -> Iterator[Found]:
         yield found_in(s, events, 0.88)
     elif not events and (parted := parted_replicas(s)) is not None:
         lines = [w.log_line(f"rank {r}", x) for r, x in parted.lines[:_MOST_QUOTED]]
-        yield Found(0.8, (), lines, {"name": parted.name}, "values" if parted.was_equal else "replicas")
+        say = "values" if parted.was_equal else "reduced" if parted.is_reduced else "replicas"
+        yield Found(0.8, (), lines, {"name": parted.name}, say)
+    elif not events and not (s.is_hang or s.is_crash) and (alone := steps_alone(s)) is not None:
+        words = {"ahead": alone.ahead, "behind": alone.behind, "steps": alone.steps}
+        yield Found(0.78, (), quote_own(alone.lines), words, "alone")
 
 
 def _ranks_that_differ(text: str) -> tuple[int, ...]:
