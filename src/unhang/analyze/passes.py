@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.analyze.log_progress import is_near_its_end
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
-from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words
+from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -38,8 +38,14 @@ def leaves_the_pass(s: Situation, odd: Sequence[TimedOut], others: Sequence[Time
 
 
 def _ends_pass(s: Situation, wanted: Collection[int]) -> bool:
-    """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said."""
-    of_ranks = by_rank(before_the_wait(s))
+    """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said.
+
+    Last of all, or before its wait: behind that a rank may print its traceback.
+    """
+    return any(_said_last(by_rank(lines), wanted) for lines in (own_lines(s), before_the_wait(s)))
+
+
+def _said_last(of_ranks: Mapping[int, Sequence[OwnLine]], wanted: Collection[int]) -> bool:
     said = by_words(of_ranks)
     last = [xs[-1].words for r in wanted if (xs := of_ranks.get(r))]
     return len(last) == len(wanted) and all(

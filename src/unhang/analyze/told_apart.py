@@ -89,8 +89,9 @@ def skipped_or_left(s: Situation) -> Apart | None:
         leaves = most == 1 and _LEAVES.search(words) and (ranks != {0} or waited == others)
         ends = bool(ENDS_PASS.search(words)) and 0 not in ranks and bool(waited) and not waited & ranks
         lines = [next(x for x in reversed(of_ranks[r]) if x.words == words) for r in sorted(ranks)]
-        is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS
-        if (leaves or ends) and is_few and _ends_there(s, of_ranks, lines):
+        is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS or (ends and waited == others)
+        beside_it = {x.order for r in others for x in of_ranks.get(r, ())} if ends and waited == others else set()
+        if (leaves or ends) and is_few and _ends_there(s, of_ranks, lines, beside_it):
             beside = [of_ranks[r][-1] for r in sorted(others) if r in of_ranks]
             return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], ends or bool(_OF_DATA.search(words)))
     return None
@@ -114,12 +115,14 @@ def a_round_behind(s: Situation) -> tuple[int, ...]:
     return tuple(found) if len(found) == 1 else ()
 
 
-def _ends_there(s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine]) -> bool:
-    """Whether these ranks said nothing behind it that others say as well, and no step was told behind it."""
+def _ends_there(
+    s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine], beside: Collection[int]
+) -> bool:
+    """Whether these ranks said nothing behind it that others say as well, and no step was told behind it; but for lines of those that then waited, `beside`."""
     last = max(x.order for x in lines)
     first = s.watchdogs.first.order if s.watchdogs.first is not None else len(s.case.log)
     starts = {e.order for e in s.events.of("progress.bar") if e.number("done") == 0}
-    if any(last < e.order < first and e.is_progress and e.order not in starts for e in s.events):
+    if any(last < e.order < first and e.is_progress and e.order not in {*starts, *beside} for e in s.events):
         return False
     theirs = {x.rank for x in lines}
     common = {x.words for r, xs in of_ranks.items() if r not in theirs for x in xs}

@@ -10,6 +10,7 @@ from dataclasses import replace
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
+from unhang.analyze.shared_out import alone_in_use
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits_for import under_way
 from unhang.model import LogEvent, RankEvidence
@@ -131,8 +132,6 @@ def no_address(s: Situation) -> Iterator[Found]:
 
 
 _DEVICES = ("device.invalid_ordinal", "device.duplicate", "device.too_few")
-
-
 _OF_DEVICES = ("devices", "known", "settings")
 
 
@@ -144,6 +143,9 @@ def device_mapping(s: Situation) -> Iterator[Found]:
         events = still_starting(s, s.events.of("device.old_invalid_usage"))
     if not events:
         yield from _held_by_one(s)
+        if alone := alone_in_use(s.events):
+            told, fixes = {"count": alone.asked, "device": alone.device}, ("started", "settings")
+            yield found_in(s, alone.events, 0.97, (), words=told, say="idle", fixes=fixes, is_root=True)
         return
     kinds = {e.kind for e in events}
     if kinds & {"device.invalid_ordinal", "device.duplicate"}:
