@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.by_kind import Events
 from unhang.model import LogEvent
+from unhang.model.lazy_pattern import lazy_pattern
+
+if TYPE_CHECKING:
+    from unhang.analyze.situation import Situation
 
 _IN_USE_MIB, _IDLE_MIB = 2048, 100
 
@@ -28,3 +32,14 @@ def alone_in_use(events: Events) -> Alone | None:
     if asked != {len(used)} or len(full) != 1 or len(idle) != len(used) - 1 or not events.has("oom.device"):
         return None
     return Alone(full[0]["index"], len(used), (*events.of("device.asked")[:1], *full, *idle))
+
+
+_ANOTHER, _MOST_LINES = lazy_pattern(r"\b(?:cuda|npu|xpu):[1-9]\d?\b"), 4000
+
+
+def on_one_device(s: Situation) -> Sequence[LogEvent]:
+    """The lines in which several local ranks name the same device as theirs, where another line names a second device: each does not see just one."""
+    told = {e["local_rank"]: e for e in s.events.of("device.of_local_rank")}
+    if len(told) < 2 or len({e["device"] for e in told.values()}) != 1:
+        return ()
+    return list(told.values()) if any(_ANOTHER.search(x.text) for x in s.case.log[:_MOST_LINES]) else ()

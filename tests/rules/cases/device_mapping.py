@@ -20,6 +20,9 @@ _ALONE = (
     "RuntimeError: CUDA out of memory. Tried to allocate 1.86 GiB (GPU 0; 23.70 GiB total capacity; 20.11 GiB already allocated)\n"
 )
 
+_OWN = "".join(f"[INFO] Multi-GPU training: world_size=2 local_rank={r} device=cuda:0\n" for r in range(2))
+_INTERRUPTED = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 88120 got signal: 2\n"
+
 CASES = {
     "device-mapping": (
         Fires(log_case("\n".join(_TWICE.format(r, 0) for r in (1, 2))), (0, 1, 2)),
@@ -41,6 +44,12 @@ CASES = {
         Quiet(
             log_case("node-a:1:9 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'"),
             "the device of another process, hidden from this one",
+        ),
+        Fires(log_case("Using device: cuda:1\n" + _OWN + _INTERRUPTED), ()),
+        Quiet(log_case(_OWN + _INTERRUPTED), "each rank may see one device only"),
+        Quiet(
+            log_case("Using device: cuda:1\n" + _OWN + "step 1 loss 2.1\nstep 2 loss 2.0\n" + _INTERRUPTED),
+            "they share a device, and the training goes on",
         ),
         Fires(log_case(_ALONE), ()),
         Quiet(
