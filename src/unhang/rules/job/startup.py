@@ -10,7 +10,6 @@ from dataclasses import replace
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
-from unhang.analyze.shared_out import alone_in_use
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits_for import under_way
 from unhang.model import LogEvent, RankEvidence
