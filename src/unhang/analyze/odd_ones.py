@@ -49,6 +49,12 @@ _NO_WORK = lazy_pattern(
 )
 
 
+# What a count that moves is told with, where it stands there once: its pass, its pace, or its end.
+_MOVES = lazy_pattern(
+    r"\b(?:end(?:ed|s)?|done|finish\w*|complet\w*|after|processed|trained|exhausted|epochs?)\b|\[#?:?#", re.IGNORECASE
+)
+
+
 class Told(NamedTuple):
     """The ranks that stand apart, and the lines that tell so: theirs first, then those of others beside them."""
 
@@ -102,19 +108,22 @@ def _is_first_result(line: OwnLine, lines: Sequence[OwnLine]) -> bool:
 def counted_past(s: Situation) -> Told | None:
     """The ranks that counted to the same number and do not wait, where who waits counted to less, in the same words and later in the log.
 
-    Nobody who takes part in each round can be ahead of one that waits: they have left the loop.
+    Nobody who takes part in each round can be ahead of one that waits: they have left the loop. What each tells only once, without a pass or
+    a pace, is an amount that it has, not a count that moves.
     """
     waited = who_waited(s)
     if not waited:
         return None
     told: dict[str, dict[int, tuple[int, OwnLine]]] = {}
+    moving: set[str] = set()
     for x in own_lines(s):
         text = x.line.text[:_MOST_CHARS] if x.rank is not None else ""
         count = _NAMED_COUNT.search(text) or _COUNT_OF.search(text)
         if count is not None and x.rank is not None and not _OF_EVALUATION.search(x.words):
             words = " ".join(_NUMBER.sub("#", text[: count.end()]).split())
+            moving |= {words} if x.rank in told.get(words, ()) or _MOVES.search(x.words) else set()
             told.setdefault(words, {})[x.rank] = int(count[1]), x
-    for counts in told.values():
+    for counts in (of for words, of in told.items() if words in moving):
         most = max(n for n, _ in counts.values())
         past = {r for r, (n, _) in counts.items() if n == most}
         rest = counts.keys() - past

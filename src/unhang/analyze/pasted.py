@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
 
 _COLLECTIVES = lazy_pattern(
-    r"(?:all_reduce|all_gather|broadcast|reduce_scatter)(?:_\w+)?|all_to_all(?:_single)?|gather(?:_object)?|(?:monitored_)?barrier|"
+    r"(?:all_reduce|all_gatherv?|broadcast|reduce_scatterv?)(?:_\w+)?|all_to_all(?:_single)?|gather(?:_object)?|(?:monitored_)?barrier|"
     r"reduce|scatter(?:_object_list)?|i?recv|i?send|batch_isend_irecv|wait_for_everyone"
 )
 _NATIVE = lazy_pattern(
     r"nccl(?:AllReduce|AllGather|Broadcast|ReduceScatter|Reduce|Send|Recv|GroupEnd)|ProcessGroup(?:NCCL|Gloo)::(\w+)"
 )
 _COMMUNICATES = lazy_pattern(
-    r"distributed_c10d|torch/distributed/(?!elastic|checkpoint|run|launch)|deepspeed/comm|horovod|accelerate/(?:state|utils/operations)"
+    r"distributed_c10d|torch/distributed/(?!elastic|checkpoint|run|launch)|deepspeed/comm|horovod|/device_communicators/|accelerate/(?:state|utils/operations)"
 )
 # What waits for all ranks below functions of Python that bear no name of a collective.
 _LIBRARY_CALLS = (

@@ -173,7 +173,7 @@ def crowded(events: Events) -> Crowd | None:
     """The last load of a machine whose cores are told, in a job that makes steps."""
     cores = {e.host: e for e in events.of("pace.cores")}
     loads = {e.host: e for e in events.of("pace.load")}
-    for host, load in loads.items() if events.has("progress.step") else ():
+    for host, load in loads.items() if events.has("progress.step", "progress.bar") else ():
         own = cores.get(host)
         count = (own.number("cores") or 0) if own is not None else 0
         if own is not None and count and float(load["load"]) > _CROWDED * count:

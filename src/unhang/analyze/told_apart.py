@@ -9,10 +9,10 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.going_on import missing_by_lines, who_waited
-from unhang.analyze.log_progress import is_near_its_end
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
 from unhang.analyze.odd_ones import agreeable, odd_in_calls, unlike_of_the_odd
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
+from unhang.analyze.passes import ENDS_PASS
 from unhang.model import grouped
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -52,13 +52,9 @@ _BEHIND_DATA = lazy_pattern(
     re.IGNORECASE,
 )
 _BATCH_NUMBER = lazy_pattern(r"\bbatch(?:[_ ](?:idx|index|number|nr))?[ :=]{1,3}$", re.IGNORECASE)
-_ENDS_PASS = lazy_pattern(
-    r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
-    re.IGNORECASE,
-)
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
 _FEWEST, _TWO = 2, 2
-_MOST_KINDS, _SMALL = 12, 1024
+_MOST_KINDS = 12
 
 
 class Apart(NamedTuple):
@@ -91,10 +87,11 @@ def skipped_or_left(s: Situation) -> Apart | None:
         if len(of_ranks) < len(everybody) and waited != others:
             continue
         leaves = most == 1 and _LEAVES.search(words) and (ranks != {0} or waited == others)
-        ends = bool(_ENDS_PASS.search(words)) and 0 not in ranks and bool(waited) and not waited & ranks
+        ends = bool(ENDS_PASS.search(words)) and 0 not in ranks and bool(waited) and not waited & ranks
         lines = [next(x for x in reversed(of_ranks[r]) if x.words == words) for r in sorted(ranks)]
-        is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS
-        if (leaves or ends) and is_few and _ends_there(s, of_ranks, lines):
+        is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS or (ends and waited == others)
+        beside_it = {x.order for r in others for x in of_ranks.get(r, ())} if ends and waited == others else set()
+        if (leaves or ends) and is_few and _ends_there(s, of_ranks, lines, beside_it):
             beside = [of_ranks[r][-1] for r in sorted(others) if r in of_ranks]
             return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], ends or bool(_OF_DATA.search(words)))
     return None
@@ -118,12 +115,14 @@ def a_round_behind(s: Situation) -> tuple[int, ...]:
     return tuple(found) if len(found) == 1 else ()
 
 
-def _ends_there(s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine]) -> bool:
-    """Whether these ranks said nothing behind it that others say as well, and no step was told behind it."""
+def _ends_there(
+    s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine], beside: Collection[int]
+) -> bool:
+    """Whether these ranks said nothing behind it that others say as well, and no step was told behind it; but for lines of those that then waited, `beside`."""
     last = max(x.order for x in lines)
     first = s.watchdogs.first.order if s.watchdogs.first is not None else len(s.case.log)
     starts = {e.order for e in s.events.of("progress.bar") if e.number("done") == 0}
-    if any(last < e.order < first and e.is_progress and e.order not in starts for e in s.events):
+    if any(last < e.order < first and e.is_progress and e.order not in {*starts, *beside} for e in s.events):
         return False
     theirs = {x.rank for x in lines}
     common = {x.words for r, xs in of_ranks.items() if r not in theirs for x in xs}
@@ -168,30 +167,6 @@ def in_another_order(s: Situation) -> Apart | None:
             lines = [x for r in (few[0], many[0]) for x in told[r][at : at + 2]]
             return Apart(tuple(sorted(few)) if len(few) < len(many) else (), lines)
     return None
-
-
-def leaves_the_pass(s: Situation, odd: Sequence[TimedOut], others: Sequence[TimedOut]) -> bool:
-    """Whether some ranks are done with their pass over the data where the others make one call of it: they say so, or few steps were left.
-
-    Who gathers parameters as the others do, but of another module, is in the same pass. Rank 0 alone may do something of its own near the end.
-    """
-    if {x.op for x in odd} & {x.op for x in others if "GATHER" in x.op}:
-        return False
-    if _ends_pass(s, {x.rank for x in odd if x.rank is not None}):
-        return True
-    is_small = all(0 < (x.numel_in or 0) <= _SMALL for x in odd) and {x.rank for x in odd} != {0}
-    reduces = all("REDUCE" in x.op and (x.numel_in or 0) >= BUCKET_ELEMENTS for x in others)
-    return is_small and reduces and is_near_its_end(s.events)
-
-
-def _ends_pass(s: Situation, wanted: Collection[int]) -> bool:
-    """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said."""
-    of_ranks = by_rank(own_lines(s))
-    said = by_words(of_ranks)
-    last = [xs[-1].words for r in wanted if (xs := of_ranks.get(r))]
-    return len(last) == len(wanted) and all(
-        _ENDS_PASS.search(words) and said[words].keys() <= set(wanted) for words in last
-    )
 
 
 class Unlike(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from unhang.analyze.failures import Failure, early_leavers, is_communication_error
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks_of
 from unhang.analyze.situation import Situation
+from unhang.analyze.stamped import named_apart
 from unhang.model import EvidenceLine, Frame, LogEvent, RaisedError, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
@@ -267,7 +268,10 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
         or first.names("cause.file_of_others")
         or (
             first.names("cause.file_missing")
-            and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+            and (
+                any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+                or named_apart(s, first.text)
+            )
         )
     )
 

@@ -41,7 +41,7 @@ def came_to_its_end(s: Situation) -> tuple[LogEvent, ...]:
     """
     start, seen = s.events.of("ending.destroying"), ("ending.listed", "ending.remark")
     hung = [e for e in s.events if e.says == "hang" and e.kind not in seen]
-    start = start or _all_done(s)
+    start = start or _all_done(s) or s.events.of("ending.program_over")
     if start and not hung:  # somebody had to end it, or saw that it was still there
         hung = list(s.events.of(*SIGNALS, "ending.cancelled", "python.interrupted"))
         hung = hung or [e for e in s.events.of(*seen) if e.order > start[-1].order]

@@ -46,8 +46,36 @@ _GATHERS = "[rank 0] epoch 0 done\n" + timeouts(
     *((r, 9, "_ALLGATHER_BASE", 65536 if r == 0 else 88200) for r in range(4))
 )
 
+
+def _passes(*last: int, said: str = "time left: 3 h", also: str = "") -> str:
+    """Ranks that tell of rounds and of each end of a pass, in the last pass so many rounds; who had fewer tells of its end, and waits elsewhere."""
+    lines, ranks = [], range(len(last))
+    for epoch in range(2):
+        lines += [f"[rank{r}] Train Epoch: [{epoch}][{10 * i}/900] loss 1.{r}" for i in range(3) for r in ranks]
+        lines += [f"[rank{r}] {said}" for r in ranks]
+    for rank, count in enumerate(last):
+        lines += [f"[rank{rank}] Train Epoch: [2][{10 * i}/900] loss 1.{rank}" for i in range(count)]
+        lines += [f"[rank{rank}] {said}"] if count < max(last) else []
+    waits = ((r, 9, *(("BROADCAST", 1) if n < max(last) else ("ALLREDUCE", 900000))) for r, n in enumerate(last))
+    return "\n".join(lines) + f"\n{also}" + timeouts(*waits)
+
+
+_ENDED = "[rank 2] train epoch 0 end on global_rank 2 after 5203 batches\n"
+_RAISED = '\n[rank 2] Traceback (most recent call last):\n[rank 2]   File "train.py", line 9, in fit\n[rank 2]     trainer.fit(model)\n'
+
 CASES = {
     "calls-disagree": (
+        Fires(log_case(_ENDED + _one_small(2) + _RAISED), (2,), cause="uneven-inputs"),
+        Fires(log_case(_passes(3, 3, 2, 3)), (2,), cause="uneven-inputs"),
+        Fires(
+            log_case(
+                _passes(3, 3, 2, 3).replace(
+                    "[rank2] time left: 3 h\n[rank3] Train Epoch: [2]", "[rank3] Train Epoch: [2]"
+                )
+            ),
+            (2,),
+            cause="code-divergence",
+        ),
         Fires(
             log_case(timeouts((0, 7, "REDUCE", 1), (1, 7, "_ALLGATHER_BASE", 64), (2, 7, "_ALLGATHER_BASE", 64))), (0,)
         ),

@@ -42,9 +42,16 @@ def _half(ago_s: float) -> Later:
     return make_case({}, errors={1: error}, hang=None, exit_code=1)
 
 
+_NAMED = (
+    "12:30:11 | Checkpoint dir: models/{}.n=1944\n[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/app/data.py", line 12, in __getitem__\n[rank1]:     Image.open(path)\n'
+    "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: '/w/models/260122_143024.n=1944/imgs/0.jpg'\n"
+)
+
 CASES = {
     "filesystem-race": (
         Fires(make_case({}, errors=dict.fromkeys((1, 2, 3), _ERROR), hang=None, exit_code=1), (1, 2, 3), 7),
+        Fires(log_case(_NAMED.format("260122_143011")), (1,), 12),
         Fires(log_case(_MADE_TWICE), (3,), 12),
         Fires(log_case(_REMOVED_TWICE), (1, 3), 10),
         Quiet(log_case(_MADE_TWICE.replace("[Errno 39] Directory not empty", "[Errno 28] no space")), "another error"),
@@ -52,6 +59,8 @@ CASES = {
             log_case("[rank0]: FileNotFoundError: [Errno 2] No such file or directory: 'train.json'"),
             "a path that was never there",
         ),
+        Quiet(log_case(_NAMED.format("260121_091500")), "the folder of an earlier run is another one"),
+        Quiet(log_case(_NAMED.format("260122_143024")), "all use the one name, and the file is not there"),
         Quiet(
             make_case({}, errors=dict.fromkeys(range(4), _ERROR), hang=None, exit_code=1),
             "a path that is missing everywhere is no race",

@@ -19,6 +19,15 @@ _UCX = """\
 _ENDS = "node-a:1:2 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 16 - Init START\n"
 
 
+_CLOSED = """\
+gpu-1:811:811 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 0.
+gpu-1:811:811 [0] misc/ibvwrap.cc:212 NCCL WARN Call to ibv_open_device failed
+gpu-1:811:811 [0] transport/net_ib.cc:148 NCCL WARN NET/IB : Unable to open device mlx5_bond_0
+gpu-1:811:811 [0] NCCL INFO NET/Socket : Using [0]bond0:200.1.93.2<0>
+gpu-1:811:811 [0] NCCL INFO Using network Socket
+step 10 loss 2.1
+"""
+
 CASES = {
     "ib-roce-config": (
         Fires(log_case(_RETRIED), ()),
@@ -68,6 +77,21 @@ CASES = {
         Quiet(
             log_case(_UCX + "[rank0] Fatal Python error: Segmentation fault\n"),
             "a process that crashed by itself, whose peers get no answer",
+        ),
+        Fires(log_case(_CLOSED), ()),
+        Quiet(
+            log_case(
+                _CLOSED.replace("NCCL_IB_DISABLE set by environment to 0", "NCCL_DEBUG set by environment to INFO")
+            ),
+            "nobody asked for the adapter that cannot be opened",
+        ),
+        Quiet(
+            log_case(
+                _CLOSED.replace("NET/Socket : Using [0]bond0:200.1.93.2<0>", "NET/IB : Using [0]mlx5_1:1/RoCE").replace(
+                    "network Socket", "network IB"
+                )
+            ),
+            "it cannot be opened, and another one is used",
         ),
         Quiet(log_case("step 3 loss 0.1\n" + _UCX), "transfers that had got their answers for some steps"),
         Fires(

@@ -32,6 +32,11 @@ CASES = {
         Fires(log_case(_overflows([2.0**-n for n in range(20, 40)])), ()),
         Fires(log_case(_losses(["2.1", "1.9", *["nan"] * 20])), ()),
         Fires(log_case("".join(f"step {n} loss: 11.931 grad_norm: 0.0000\n" for n in range(12))), ()),
+        Fires(log_case("".join(f"step:{n} - pg_loss:0.00{71 + n % 3} - grad_norm:0.0\n" for n in range(12))), ()),
+        Quiet(
+            log_case("".join(f"step:{n} - pg_loss:0.00{71 + n % 3} - grad_norm:0.00\n" for n in range(12))),
+            "norms that are rounded to zero beside a loss that moves",
+        ),
         Fires(log_case(_evaluated(*["3.388214"] * 5)), ()),
         Fires(log_case("".join(f"Epoch {n}: 0it [00:00, ?it/s]\n" for n in range(5))), ()),
         Quiet(

@@ -92,6 +92,16 @@ CASES = {
             log_case(_said("epoch 1 done") + _PLAN + _said({3: "epoch 2 done"}) + _WAIT),
             "it ended its pass first, and waits as well",
         ),
+        Fires(
+            log_case(
+                _PLAN
+                + _said({2: "epoch 0 done, got 36 batches", 3: "epoch 0 done, got 36 batches"})
+                + "[rank0] iter 37 loss 3.7\n[rank1] iter 37 loss 3.8\n"
+                + timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "ALLREDUCE", 900))
+            ),
+            (2, 3),
+            cause="uneven-inputs",
+        ),
         Quiet(log_case(_PLAN + _SKIPPED), "nobody waited, and nobody ended it"),
         Quiet(log_case(_PLAN + _said("nothing to move, skipped") + _WAIT), "all ranks say so"),
         Quiet(log_case(_PLAN + _said({0: "early stopping"}) + _WAIT), "rank 0 speaks for all"),

@@ -74,6 +74,15 @@ CASES = {
             ),
             "a warning of a job that works",
         ),
+        Fires(
+            log_case(
+                "$ vllm serve m --tensor-parallel-size 2\n"
+                + _DIRECT
+                + _WITHOUT.replace("\n", " 2>&1 | tail -n 2\n")
+                + "INFO:     Application startup complete.\n"
+            ),
+            (),
+        ),
         Fires(log_case(_DIRECT + _WITHOUT + "INFO:     Application startup complete.\n"), ()),
         Quiet(
             log_case(_DIRECT + "step 7 loss 0.4\n" + _WITHOUT + "step 7 loss 0.4\n"), "the first start moved as well"

@@ -108,6 +108,9 @@ CASES = {
         Fires(log_case(_PASTED), (0,)),
         Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),
         Fires(log_case("Training completed.\n" + _STUCK), ()),
+        Fires(
+            log_case("step 9 loss 0.4\nwandb: Program ended successfully.\n" + _LIMIT.format("2025-06-25T05:58:06")), ()
+        ),
         Fires(log_case(_STEPS + _LIMIT.format("2025-06-25T05:58:06")), ()),
         Quiet(log_case(_STEPS + _LIMIT.format("2025-06-25T04:20:06")), "the limit came a minute after the training"),
         Fires(log_case("WARNING: destroy_process_group() was not called before program exit\n" + _STUCK), ()),

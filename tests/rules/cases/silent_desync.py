@@ -18,8 +18,64 @@ def _values(*rounds: tuple[str, str], also: str = "") -> str:
 
 _ROUNDS = (("0.381742", "0.381742"), ("0.362175", "0.386592"), ("0.343527", "0.391501"), ("0.325771", "0.395370"))
 
+
+def _norms(word: str, *norms: tuple[str, str]) -> str:
+    return "".join(
+        f"[rank{r}] step {i} loss=1.{r} {word}={v}\n" for i, of in enumerate(norms) for r, v in enumerate(of)
+    )
+
+
+_NORMS = (("0.4113", "0.6404"), ("0.4303", "0.6446"), ("0.4209", "0.5979"), ("0.4319", "0.5054"))
+_AFTER = "grad_norm(after all-reduce)"
+_NO_SHARD = "fsdp_config: {strategy: fsdp, sharding_strategy: no_shard}\n"
+_DDP = "model: DistributedDataParallel\n"
+
+
+def _printed(*steps: tuple[int, int]) -> str:
+    """Ranks with their steps, ten seconds apart."""
+    return "".join(
+        f"2023-11-03 19:{10 + i // 6}:{i % 6}0 [rank{r}] step {n}/400 avr_loss=0.11 1.00s/it\n"
+        for i, (r, n) in enumerate(steps)
+    )
+
+
+_TOGETHER = [(0, 10), (1, 10), (0, 20), (1, 20)]
+_ALONE = [(0, 30), (0, 40), (0, 50), (0, 60), (0, 70), (1, 30), (1, 40)]
+
 CASES = {
     "silent-desync": (
+        Fires(log_case(_NO_SHARD + _values(*_ROUNDS)), ()),
+        Fires(
+            log_case(
+                "".join(
+                    f"[rank {r}] step {i} sum|net1.weight|={v} sum|net2.weight|={i}.113907\n"
+                    for i, of in enumerate(_ROUNDS)
+                    for r, v in enumerate(of)
+                )
+            ),
+            (),
+        ),
+        Fires(log_case(_NO_SHARD + _norms(_AFTER, *_NORMS)), ()),
+        Fires(log_case(_DDP + _printed(*_TOGETHER, *_ALONE)), ()),
+        Quiet(log_case(_norms("grad_norm", *_NORMS)), "a norm of what each rank has before the reduction"),
+        Quiet(
+            log_case("strategy: fsdp, sharding_strategy: full_shard, FSDP\n" + _norms(_AFTER, *_NORMS)),
+            "after a reduce-scatter each rank has the norm of its own shard",
+        ),
+        Quiet(log_case(_norms(_AFTER, *((v, v) for v, _ in _NORMS))), "reduced gradients that are the same"),
+        Quiet(log_case(_printed(*_TOGETHER, *_ALONE)), "steps alone of programs that are not known to be one training"),
+        Quiet(
+            log_case(_DDP + _printed(*_TOGETHER, (0, 30), (0, 40), (1, 30), (1, 40), (0, 50), (1, 50))),
+            "lines of two ranks that do not come in turn",
+        ),
+        Quiet(
+            log_case(_DDP + _printed(*((0, n) for n in range(10, 90, 10)), *((1, n) for n in range(10, 90, 10)))),
+            "the lines of one rank, and then those of another",
+        ),
+        Quiet(
+            log_case(_DDP + _printed(*_TOGETHER, (0, 30), (0, 40), (0, 50), (0, 60), (0, 70))),
+            "one that never went on: it hangs",
+        ),
         Fires(log_case("AssertionError: parameters are not the same across ranks"), ()),
         Fires(
             log_case(

@@ -56,6 +56,7 @@ CASES = {
         Quiet(log_case(_bar(([0.3] * 10 + [9.0]) * 3)), "a slow step now and then"),
         Quiet(log_case(_meters(33.1, 32.8) + _TIMEOUT), "a job that hangs"),
         Fires(log_case(_CORES + _STEPS + _LOAD.format(1934)), ()),
+        Fires(log_case(_CORES + _bar([4.5] * 20) + _LOAD.format(1934)), ()),
         Quiet(log_case(_CORES + _STEPS + _LOAD.format(412)), "a busy machine"),
         Quiet(log_case("n0: " + _CORES + "n1: " + _LOAD.format(1934) + _STEPS), "the load of another machine"),
     ),

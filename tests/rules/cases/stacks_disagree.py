@@ -54,6 +54,37 @@ Thread 0x00007f3273c51740 (most recent call first):
   File "/work/rollout.py", line 255 in main
 """
 
+# Other amounts, as the calls are those of two lines.
+_TWO_LINES = "".join(
+    f"[rank{r}]:[E601 14:02:11.{r} ProcessGroupNCCL.cpp:683] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9104, "
+    f"OpType=ALLGATHER, NumelIn={n}, NumelOut={2 * n}, Timeout(ms)=1800000) ran for 1800028 milliseconds before timing out.\n"
+    for r, n in ((0, 2), (1, 6291456))
+) + "".join(
+    f"[rank{r}]:[E601 14:02:12.{r} ProcessGroupNCCL.cpp:730] Stack trace of the failed collective: \n"
+    "#0 all_gather from /venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py:3706\n"
+    f"#1 gather_all_tensors from /venv/lib/python3.12/site-packages/torchmetrics/utilities/distributed.py:{line}\n"
+    "#2 _sync_dist from /venv/lib/python3.12/site-packages/torchmetrics/detection/mean_ap.py:1011\n"
+    for r, line in ((0, 127), (1, 141))
+)
+
+# Collectives of vLLM's own communicators, of which one rank alone makes that of the draft model.
+_DRAFTS = """\
+(EngineCore_DP0 pid=1454) INFO 05-28 14:31:02 [parallel_state.py:1208] rank 0 in world size 2 is assigned as DP rank 0, PP rank 0, TP rank 0, EP rank 0
+(EngineCore_DP1 pid=1455) INFO 05-28 14:31:02 [parallel_state.py:1208] rank 1 in world size 2 is assigned as DP rank 1, PP rank 0, TP rank 0, EP rank 1
+$ py-spy dump --pid 1502   # Worker of DP0
+Process 1502: VLLM::Worker_DP0_EP0
+Thread 1502 (active): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2810)
+    coordinate_batch_across_dp (vllm/v1/worker/dp_utils.py:218)
+    execute_model (vllm/v1/worker/gpu_model_runner.py:3011)
+$ py-spy dump --pid 1503   # Worker of DP1
+Process 1503: VLLM::Worker_DP1_EP1
+Thread 1503 (active): "MainThread"
+    all_gatherv (vllm/distributed/device_communicators/pynccl.py:212)
+    dispatch (vllm/distributed/device_communicators/all2all.py:74)
+    dummy_run (vllm/v1/spec_decode/eagle.py:1102)
+"""
+
 # DDP sends its buffers at the head of a forward, and no function there bears the name of a collective.
 _OF_DDP = """\
 rank 0:
@@ -69,6 +100,8 @@ CASES = {
     "stacks-disagree": (
         Fires(log_case(_TIMER), ()),
         Fires(log_case(_APART), (0,)),
+        Fires(log_case(_DRAFTS), ()),
+        Fires(log_case(_TWO_LINES), ()),
         Fires(log_case(_RETURNED), (0,)),
         Fires(log_case(_OF_DDP), ()),
         Quiet(log_case(_OF_DDP.replace("_sync_buffers", "_check_inputs")), "one of them is in no call"),

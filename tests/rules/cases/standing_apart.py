@@ -37,6 +37,8 @@ _WORLD_12 = "world_size=12\n"
 _FPE = "*** SIGFPE received at time=1752233874 on cpu 112 ***\n"
 _IN_CUBLAS = "PC: @     0x7faef2f3ac59  (unknown)  cublasLt_for_cublas_ZZZ\n"
 
+_OWNED = ((0, 301), (2, 301), (3, 301), (1, 129))
+
 CASES = {
     "counted-past": (
         Fires(log_case(_WORLD + _counts(_PAST, (0, 2, 3, 1)) + _WAIT_OF_1), (0, 2, 3)),
@@ -53,6 +55,10 @@ CASES = {
             "another epoch, another count",
         ),
         Quiet(log_case(_WORLD + _counts(_PAST, (0, 2, 3, 1))), "nobody waited"),
+        Quiet(
+            log_case(_WORLD + "".join(f"[rank{r}] sampler: {n} samples\n" for r, n in _OWNED) + _WAIT_OF_1),
+            "what each tells once is an amount that it has",
+        ),
     ),
     "told-its-end": (
         Fires(log_case(_WORLD + _STEPS + _END + _OTHERS), (0,)),

@@ -55,10 +55,8 @@ _AT_EXIT = lazy_pattern(
 _TESTS = lazy_pattern(
     r"^Ran \d+ tests? in [\d.]+s|^=+ (?=.*\bpassed\b)(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*=+$"
 )
-_RAN = "Ran "
 _COUNT = lazy_pattern(r"(?<![\w.:/-])(\d{1,9}) ?/ ?(\d{1,9})(?![\w./:-])")
-_NUMBER = re.compile(r"\d+")
-_NUMBERED = re.compile(r"\d")
+_NUMBER, _NUMBERED = re.compile(r"\d+"), re.compile(r"\d")
 _EPOCH = lazy_pattern(r"\bepochs?\b", re.IGNORECASE)
 _EPOCH_OF = lazy_pattern(r"\bepochs?\b\W{0,4}(\d{1,6}) ?(?:/|of) ?(\d{1,6})\b", re.IGNORECASE)
 _INNER = lazy_pattern(r"load|shard|valid|eval|test|token|fetch|download|batch|map\b|predict|generat", re.IGNORECASE)
@@ -111,7 +109,7 @@ def _tests_passed(lines: Sequence[LogLine], begin: int) -> int | None:
     at = [i for i in range(begin, len(lines)) if _TESTS.search(lines[i].text)]
     below = [next((x.text.strip() for x in lines[i + 1 : i + 4] if x.text.strip()), "") for i in at]
     is_well = all(
-        not lines[i].text.startswith(_RAN) or word.startswith("OK") for i, word in zip(at, below, strict=True)
+        not lines[i].text.startswith("Ran ") or word.startswith("OK") for i, word in zip(at, below, strict=True)
     )
     return at[-1] if at and is_well else None
 
@@ -208,7 +206,9 @@ def _is_trial(before: Sequence[str], body: str) -> bool:
     """Whether a command is an earlier one without direct traffic between devices: what both did is judged together."""
     if not (off := _pattern("nccl", _TRIED)).search(body):
         return False
-    words = {word for word in body.split() if "=" not in word and word[0] not in "-+$#>"}
+    words = {
+        word for word in re.split(r" (?:\d?>|\||&)", body)[0].split() if "=" not in word and word[0] not in "-+$#>"
+    }
     same = [x for x in before if x.startswith(_MARKS) and words <= set(x.split())]
     return len(words) > 1 and bool(same) and not off.search(same[-1])
 

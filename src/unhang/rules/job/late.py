@@ -14,6 +14,7 @@ from unhang.analyze.handled import led_away, swallowed_by
 from unhang.analyze.leaving import destroyed_before
 from unhang.analyze.outside_waits import head_of_unbounded
 from unhang.analyze.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
+from unhang.analyze.phases import late_in_a_phase
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
 from unhang.analyze.told_apart import a_round_behind, lacks_data
@@ -37,7 +38,7 @@ from unhang.rules.late import (
     works_alone,
     works_first,
 )
-from unhang.rules.log_lines import is_line_of, only_rank, quote
+from unhang.rules.log_lines import is_line_of, only_rank, quote, quote_own
 from unhang.rules.repairs import of_limit
 from unhang.rules.wording import both
 
@@ -338,6 +339,18 @@ def slower_than_others(s: Situation) -> Found | None:
     culprits = slow if len(slow) <= len(others) else ()
     say = "paces" if work.times else OTHERWISE
     return Found(0.85 if work.times else 0.72, culprits, evidence, words, f"/{say}", victims=others)
+
+
+@rule("late-in-a-phase")
+def waited_for_in_a_phase(s: Situation) -> Found | None:
+    """The rank that takes long for one phase of its steps, where the job goes on and the ranks print their times."""
+    late = None if s.is_hang or s.is_crash or s.primary_failure is not None else late_in_a_phase(s)
+    if late is None:
+        return None
+    words = {"rank": late.rank, "phase": late.phase, "waiting": late.waiting, "own": f"{late.own_s * 1000:.0f}"}
+    words |= {"others": f"{late.others_s * 1000:.0f}", "longer": f"{late.longer_s * 1000:.0f}"}
+    mine = [x for x in late.lines if x.rank == late.rank]
+    return Found(0.86, (late.rank,), quote_own([*mine, *(x for x in late.lines if x.rank != late.rank)][:4]), words)
 
 
 @rule("straggler", needs=("calls",))

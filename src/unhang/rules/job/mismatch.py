@@ -13,14 +13,16 @@ from unhang.analyze.by_kind import Events
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.log_progress import failed_by_itself
 from unhang.analyze.open_calls import CPU_GENERATOR
+from unhang.analyze.passes import leaves_the_pass
 from unhang.analyze.pasted import threads_apart
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import leaves_the_pass, rounds_apart
+from unhang.analyze.told_apart import rounds_apart
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, OF_THE_DATA, OF_THE_PROGRAM, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
+from unhang.rules.job.stacks import stacks_disagree
 from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
 from unhang.rules.remedies import make_for_all
 
@@ -40,6 +42,7 @@ _LEAST_DONE = 2
 _MOST_TENSORS, _TWO = 200, 2
 _EARLIER = 0.6
 _SAME_CHARACTERS = 40
+_OF_TWO_LINES = 0.65  # tensors of calls in different lines are not one call's
 
 
 @rule("amounts-disagree")
@@ -56,7 +59,7 @@ def amounts_disagree(s: Situation) -> Iterator[Found]:
         odd = logged_calls.minority(amounts)
         sizes = ", ".join(f"rank {rank} {n}" for rank, n in sorted(amounts.items())[:6])
         yield Found(
-            0.85,
+            0.85 if stacks_disagree(s) is None else _OF_TWO_LINES,
             odd,
             quote(logged_calls.lines_of(known)),
             {"op": op, "sizes": sizes, "ranks": w.name_ranks(sorted(amounts))},

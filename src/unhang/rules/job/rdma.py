@@ -85,6 +85,9 @@ def ib_link(s: Situation) -> Found | None:
 _NCCL_FAILED = re.compile(r"\bNCCL error|\bnccl(?:Invalid|System|Internal|Remote|Unhandled)")
 
 
+_ASKED, _ADAPTERS = (("NCCL_IB_DISABLE", "0"),), "NCCL_IB_HCA"
+
+
 @rule("ib-roce-config")
 def ib_roce_config(s: Situation) -> Found | None:
     """What speaks for the configuration, and not for a link or a dead peer."""
@@ -104,9 +107,22 @@ def ib_roce_config(s: Situation) -> Found | None:
         return found_in(s, retried, 0.68, (), say="retried", fixes=("gid", "same", "rails"))
     networks = _different_networks(s) if in_trouble(s) and not retried else ()
     if not networks:
-        return None
+        return _asked_in_vain(s)
     chosen = ", ".join(sorted({f"{_network(e)} on {_node(e)}" for e in networks})[:4])
     return found_in(s, networks, 0.7, (), say="networks", words={"chosen": chosen}, fixes=("gid", "same", "rails"))
+
+
+def _asked_in_vain(s: Situation) -> Found | None:
+    """RDMA that somebody asked for by name, an adapter that is seen and cannot be opened, and sockets in its place."""
+    asked = [
+        e for e in s.events.of("environment.nccl_set") if (e["name"], e["value"]) in _ASKED or e["name"] == _ADAPTERS
+    ]
+    closed, networks = s.events.of("rdma.not_opened"), s.events.of("nccl.network")
+    if not asked or not closed or not networks or any((e["network"] or e["network_"]) != "Socket" for e in networks):
+        return None
+    words = {"device": closed[0]["device"], "setting": f"{asked[0]['name']}={asked[0]['value']}"}
+    events = in_order(asked[:1], closed[:1], networks[-1:])
+    return found_in(s, events, 0.65, (), say="closed", words=words, fixes=("container",), is_root=True)
 
 
 def _not_connected(s: Situation, named: Sequence[LogEvent]) -> Found:

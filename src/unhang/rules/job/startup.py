@@ -18,6 +18,7 @@ from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import first_exception, frame_of, is_file_race, name_or, names_cause, text_of
+from unhang.rules.job.devices import OF_DEVICES, by_use
 from unhang.rules.job.rendezvous import BARRIERS, excess
 from unhang.rules.log_lines import (
     BESIDE_ANOTHER_ERROR,
@@ -133,9 +134,6 @@ def no_address(s: Situation) -> Iterator[Found]:
 _DEVICES = ("device.invalid_ordinal", "device.duplicate", "device.too_few")
 
 
-_OF_DEVICES = ("devices", "known", "settings")
-
-
 @rule("device-mapping")
 def device_mapping(s: Situation) -> Iterator[Found]:
     """What names devices; NCCL 2.10 and older only say "invalid usage"."""
@@ -143,7 +141,7 @@ def device_mapping(s: Situation) -> Iterator[Found]:
     if not events and not has_other_error(s):
         events = still_starting(s, s.events.of("device.old_invalid_usage"))
     if not events:
-        yield from _held_by_one(s)
+        yield from by_use(s)
         return
     kinds = {e.kind for e in events}
     if kinds & {"device.invalid_ordinal", "device.duplicate"}:
@@ -162,7 +160,7 @@ def device_mapping(s: Situation) -> Iterator[Found]:
         words["apart"], fixes = apart, ("launchers", "settings")
         yield found_in(s, events, confidence, (), words=words, say="launchers", cause="launcher-misuse", fixes=fixes)
     else:
-        yield found_in(s, events, confidence, ranks, words=words, say=say, fixes=_OF_DEVICES)
+        yield found_in(s, events, confidence, ranks, words=words, say=say, fixes=OF_DEVICES)
 
 
 def _launchers_apart(events: Sequence[LogEvent]) -> int:
@@ -177,21 +175,6 @@ def _launchers_apart(events: Sequence[LogEvent]) -> int:
         return len(devices)
     apart = {max(pair) - min(pair) for pair in pairs}
     return max(apart) if len(pairs) > 1 and len(apart) == 1 and max(apart) > 1 else 0
-
-
-def _held_by_one(s: Situation) -> Iterator[Found]:
-    """Several processes to which a device was refused while others of the job lived on: one of these holds it, alone."""
-    refused = still_starting(s, s.events.of("device.busy"))
-    lived_on = any("Terminated" in e.text or "SIGTERM" in e.text for e in s.events.of("ending.", "elastic."))
-    if len(refused) > 1 and lived_on:
-        yield found_in(
-            s,
-            refused,
-            sure_beside(s, 0.7),
-            words={"who": "several ranks", "device": "which takes one only"},
-            say="same",
-            fixes=_OF_DEVICES,
-        )
 
 
 def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:

@@ -7,21 +7,18 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze import by_kind
 from unhang.analyze.log_progress import slow_starts, slower, starved
-from unhang.analyze.own_lines import empty_epochs, parted_replicas, same_evaluations
+from unhang.analyze.lost_steps import always_skipped, never_a_number, no_gradient, scale_gone
+from unhang.analyze.own_lines import empty_epochs, same_evaluations
+from unhang.analyze.replicas import parted_replicas, steps_alone
 from unhang.analyze.situation import Situation
 from unhang.analyze.slow_work import crowded
-from unhang.model import EvidenceLine, Fix, Location, LogEvent, LogLine, Reading
+from unhang.model import EvidenceLine, Fix, Location, LogLine, Reading
 from unhang.model.findings import name_ranks
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.log_lines import found_in, quote
+from unhang.rules.log_lines import found_in, quote, quote_own
 
-MIN_LINES = 5
-_FLAT = 0.01
 MIN_SKIPPED = 20  # a scale of 65536 has then come to 0.06: no overflow explains it
-LAST_SHARE = 0.9
-_LEAST_SCALE = 1e-3
-_NUMBERS = re.compile(r"\d+\.?\d*(?:[eE][+-]?\d+)?")
 _LEARNING = re.compile(r"^\[learning\] (?:rank \d+: |(?!rank \d))(?!the check ends)(?!DDP module )(?P<text>.+)")
 _APART = re.compile(r"^\[learning\] (?:rank \d+: )?(?P<text>DDP module .+)")
 _REPLICAS = re.compile(r"^\[replicas\] (?P<text>replicas differ since .+)")
@@ -72,7 +69,7 @@ def not_learning(s: Situation) -> Iterator[Found]:
     elif events := s.events.of("learn.scale_minimum"):
         yield found_in(s, events, 0.95, (), say="scale", fixes=fixes)
     else:
-        finds = ((_scale_gone, "scale"), (_always_skipped, "skipped"), (_never_a_number, "nan"), (_no_gradient, "zero"))
+        finds = ((scale_gone, "scale"), (always_skipped, "skipped"), (never_a_number, "nan"), (no_gradient, "zero"))
         for find, say in finds:
             if events := find(s):
                 say = "scale" if say == "skipped" and events[0].kind == "learn.overflow" else say
@@ -104,59 +101,6 @@ def _skipped_on_all(s: Situation) -> int:
     """How many steps the loss scaler has left out in a row on every rank, where they are too many for a scale that finds its place."""
     least = min((e.skipped_steps for e in s.case.ranks.values() if e.steps is not None), default=0)
     return least if least >= MIN_SKIPPED else 0
-
-
-def _scale_gone(s: Situation) -> tuple[LogEvent, ...]:
-    """The last loss scales, where they are all next to nothing and have fallen there: one that was chosen stays as it is."""
-    scales = [(e, max(map(float, _NUMBERS.findall(f"{e['scale']} {e['others']}")))) for e in s.events.of("learn.scale")]
-    last = scales[-MIN_LINES:]
-    is_gone = len(last) == MIN_LINES and all(x < _LEAST_SCALE for _, x in last)
-    has_fallen = is_gone and (last[-1][1] == 0 or max(x for _, x in scales) > last[-1][1])
-    return tuple(e for e, _ in last) if has_fallen else ()
-
-
-def _always_skipped(s: Situation) -> tuple[LogEvent, ...]:
-    """Steps that report themselves as skipped, to the end."""
-    stuck = [e for e in s.events.of("learn.overflow") if e["before"] and _real(e["before"]) == _real(e["after"])]
-    losses = [e for e in s.events.of("learn.loss_finite") if stuck and e.order > stuck[0].order]
-    if len(stuck) >= MIN_LINES and len(losses) <= len(stuck):
-        return tuple(stuck)
-    counted = [e for e in s.events.of("learn.skipped_iterations") if e["what"] == "skipped"]
-    last = counted[-2 * MIN_LINES :]
-    return tuple(last) if len(last) == 2 * MIN_LINES and all((e.number("count") or 0) > 0 for e in last) else ()
-
-
-def _never_a_number(s: Situation) -> tuple[LogEvent, ...]:
-    """Losses or gradient norms that are no numbers, from some line to the end of the log.
-
-    Not gradients alone where steps were taken to the end: with gradients that are no numbers no loss would stay one.
-    """
-    takes_steps = any(e.steps and not e.skipped_steps for e in s.case.ranks.values())
-    for what in ("loss", "grad"):
-        nan = s.events.of(f"learn.{what}_nan")
-        after = [e for e in s.events.of(f"learn.{what}_finite") if nan and e.order > nan[0].order]
-        is_last = len(nan) >= MIN_LINES and nan[-1].order > max((e.order for e in after), default=-1)
-        is_usual = len(nan) >= LAST_SHARE * (len(nan) + len(after))
-        if is_last and is_usual and not (what == "grad" and takes_steps and s.events.has("learn.loss_finite")):
-            return nan
-    return ()
-
-
-def _no_gradient(s: Situation) -> tuple[LogEvent, ...]:
-    """Gradient norms of zero in every line of the training, beside a loss that stays where it was."""
-    losses = {e.order: float(e["loss"]) for e in s.events.of("learn.loss_finite")}
-    norms = tuple(e for e in s.events.of("learn.grad_finite") if e.order in losses)
-    if len(norms) < 2 * MIN_LINES or any(_real(e["norm"]) for e in norms):
-        return ()
-    least, most = min(losses.values()), max(losses.values())
-    return norms if most - least < _FLAT * abs(most) else ()
-
-
-def _real(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 @rule("slow-steps")
@@ -203,7 +147,11 @@ def silent_desync(s: Situation) -> Iterator[Found]:
         yield found_in(s, events, 0.88)
     elif not events and (parted := parted_replicas(s)) is not None:
         lines = [w.log_line(f"rank {r}", x) for r, x in parted.lines[:_MOST_QUOTED]]
-        yield Found(0.8, (), lines, {"name": parted.name}, "values" if parted.was_equal else "replicas")
+        say = "values" if parted.was_equal else "reduced" if parted.is_reduced else "replicas"
+        yield Found(0.8, (), lines, {"name": parted.name}, say)
+    elif not events and not (s.is_hang or s.is_crash) and (alone := steps_alone(s)) is not None:
+        words = {"ahead": alone.ahead, "behind": alone.behind, "steps": alone.steps}
+        yield Found(0.78, (), quote_own(alone.lines), words, "alone")
 
 
 def _ranks_that_differ(text: str) -> tuple[int, ...]:

@@ -1,0 +1,39 @@
+"""Devices that were not shared out as was meant, by how they are used: a part of the rule device-mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unhang.analyze.shared_out import alone_in_use, on_one_device
+from unhang.analyze.situation import Situation
+from unhang.rules.base import Found
+from unhang.rules.failure import in_trouble
+from unhang.rules.log_lines import found_in, still_starting, sure_beside
+
+OF_DEVICES = ("devices", "known", "settings")
+
+
+def by_use(s: Situation) -> Iterator[Found]:
+    """Where nothing names a device as wrong: who holds one, which one is in use, and which one each rank calls its own."""
+    yield from _held_by_one(s)
+    if alone := alone_in_use(s.events):
+        words = {"count": alone.asked, "device": alone.device}
+        yield found_in(s, alone.events, 0.97, (), words=words, say="idle", fixes=("started", "settings"), is_root=True)
+    elif in_trouble(s) and (shared := still_starting(s, on_one_device(s))):
+        told = {"who": "several ranks", "device": f"number {shared[0]['device']} for each of them"}
+        yield found_in(s, shared, sure_beside(s, 0.72), (), words=told, say="same", fixes=OF_DEVICES, is_root=True)
+
+
+def _held_by_one(s: Situation) -> Iterator[Found]:
+    """Several processes to which a device was refused while others of the job lived on: one of these holds it, alone."""
+    refused = still_starting(s, s.events.of("device.busy"))
+    lived_on = any("Terminated" in e.text or "SIGTERM" in e.text for e in s.events.of("ending.", "elastic."))
+    if len(refused) > 1 and lived_on:
+        yield found_in(
+            s,
+            refused,
+            sure_beside(s, 0.7),
+            words={"who": "several ranks", "device": "which takes one only"},
+            say="same",
+            fixes=OF_DEVICES,
+        )
