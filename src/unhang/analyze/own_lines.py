@@ -89,7 +89,7 @@ def by_words(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, Mapping[
 def _collect(s: Situation) -> Iterator[OwnLine]:
     log, first = s.case.log, s.watchdogs.first
     middle = len(log) if first is None else first.order
-    proofs = {e.order for e in s.events if e.says}
+    proofs = {e.order for e in s.events if e.says or e.kind.startswith("store.")}
     for order in range(max(0, middle - _MOST_LINES), min(len(log), middle + _MOST_LINES)):
         line = log[order]
         text = line.text[:_MOST_CHARS]

@@ -81,6 +81,14 @@ CASES = {
             "its validation is over, not the training",
         ),
         Quiet(
+            log_case(
+                _WORLD
+                + "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.\n"
+                + _OTHERS
+            ),
+            "torch says that its own barrier is done",
+        ),
+        Quiet(
             log_case(_WORLD + _STEPS + _END + "[rank0] Destroying process group...\n" + _OTHERS),
             "it has begun to destroy the process group, and may hang there",
         ),
