@@ -12,7 +12,7 @@ from typing import NamedTuple
 from unhang.analyze.align import calls_at
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
-from unhang.analyze.may_differ import SAME, may_differ
+from unhang.analyze.may_differ import OWN, SAME, may_differ
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import calls_only_on_rank_zero, frame_at, nearest, scopes_at, surroundings
 from unhang.analyze.trees import (
@@ -101,6 +101,28 @@ def is_iterable(path: str, given: str) -> bool:
     names = {last_name(n) for value in (ast.parse(given), *made) for n in inside(value, ast.Name)}
     classes = (c for file in program_files(str(Folder(path).parent)) for c in inside(tree_of(file), ast.ClassDef))
     return any(c.name in names and "IterableDataset" in map(last_name, c.bases) for c in classes)
+
+
+_BATCH_SIZES = ("per_device_train_batch_size", "batch_size")
+
+
+class SizedApart(NamedTuple):
+    """The size of a batch that each rank finds for itself: `name` is set to `text` at `at`."""
+
+    at: Frame
+    name: str
+    text: str
+
+
+def sized_apart(path: str) -> SizedApart | None:
+    """The one such size that a file gives a Trainer or a loader."""
+    given = [k.value for c in inside(tree_of(path), ast.Call) for k in c.keywords if k.arg in _BATCH_SIZES]
+    names = {v.id: v for v in given if isinstance(v, ast.Name)}
+    own = [v for v in names.values() if may_differ(path, v, scopes_at(path, v.lineno), is_test=False) == OWN]
+    sets = [n for v in own for n in inside(tree_of(path), ast.Assign) if [v.id] == [*map(ast.unparse, n.targets)]]
+    if len(own) != 1 or len(sets) != 1:
+        return None
+    return SizedApart(frame_at(path, sets[0].lineno), own[0].id, ast.unparse(sets[0].value))
 
 
 def computed_metrics(path: str) -> tuple[int, str]:

@@ -33,6 +33,20 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
     return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else even))
 
 
+def at_gone(gone: LeftFramework, usual: Frame) -> Frame:
+    """Where the program lets some ranks leave a framework's loop; `usual`: where nothing in it tells."""
+    sized = framework_settings.sized_apart(gone.line.file) if not (gone.stop or gone.has_data) else None
+    return gone.stop or (sized.at if sized else usual)
+
+
+def why_gone(gone: LeftFramework) -> str:
+    """What may have made the rounds fewer, in a sentence."""
+    sized = framework_settings.sized_apart(gone.line.file)
+    if sized is None:
+        return "A loader with a different number of batches has this effect, or a request to stop on one rank alone."
+    return f"How large a batch is each rank finds for itself: `{sized.name} = {sized.text}` ({w.spot(sized.at)})."
+
+
 def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None:
     """For ranks that left a loop of a framework, where the program shows why it is not as long on all of them."""
     stayed = d.reference_call if gone.leavers == d.odd else d.odd_call
@@ -43,6 +57,12 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
             "Update the metric in every round, on every rank",
             f"{name}:{left_out.update.line}: move {left_out.metric}.update(...) in front of line {way.line}: `{way.text}` {does} it, and "
             f"what the metric keeps in lists is gathered item by item, so that all ranks need as many. A tensor without rows is an item, too",
+        )
+    if (sized := framework_settings.sized_apart(gone.line.file)) is not None:
+        return edit(
+            "Agree on one size of batch: each rank finds its own here, and makes as many rounds as that takes",
+            f"# {w.spot(sized.at)}, behind `{sized.name} = {sized.text}`, on every rank, once the group is there: the smallest that any rank finds\n"
+            f"sizes = [None] * dist.get_world_size(); dist.all_gather_object(sizes, {sized.name}); {sized.name} = min(sizes)",
         )
     if "/transformers/" in gone.loop.file:
         return _even_data(gone)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.framework_settings import property_read
+from unhang.analyze.framework_settings import property_read, sized_apart
 from unhang.analyze.metrics import guarded_update, left_out_update, own_metrics
 from unhang.model import Frame
 
@@ -98,3 +98,15 @@ def test_what_is_added_to_metrics_of_all_ranks_is_of_one(added: str, is_own: boo
 )
 def test_a_property_is_read_and_not_called(line: str, text: str, tmp_path: Path) -> None:
     assert property_read(written(tmp_path, f"def end(trainer):\n    {line}\n"), 2, "log_dir") == text
+
+
+@pytest.mark.parametrize(
+    ("found", "line"), [("pick(data, dist.get_rank())", 2), ("pick(data, 17)", None), ("args.batch", None)]
+)
+def test_a_size_of_batches_that_each_rank_finds_for_itself(found: str, line: int | None, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        f"def main(args, data):\n    size = {found}\n    return TrainingArguments(per_device_train_batch_size=size)\n"
+    )
+    sized = sized_apart(str(file))
+    assert (sized and sized.at.line) == line

@@ -42,7 +42,7 @@ from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.advice import call_first
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_gone
+from unhang.rules.framework_advice import at_gone, of_gone, why_gone
 from unhang.rules.remedies import fail_together
 from unhang.rules.repairs import of_list
 from unhang.rules.start_repairs import resumed_apart
@@ -138,7 +138,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
     assert gone is not None
     is_decided = gone.stop is not None or gone.has_data
     who = gone.leavers if is_decided else d.odd if d.has_majority else gone.stayers
-    where = gone.stop or below(d.reference_path if gone.stayers == d.reference else d.odd_path, gone.line)
+    where = at_gone(gone, below(d.reference_path if gone.stayers == d.reference else d.odd_path, gone.line))
     words = {
         "leavers": w.name_ranks(gone.leavers),
         "stayers": w.name_ranks(gone.stayers),
@@ -148,6 +148,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         "before": d.seq - 1,
         "seq": d.seq,
         "group": d.group,
+        "why": why_gone(gone),
         "steps": w.steps_apart(s.case.ranks),
         **({"stop": w.place(gone.stop), "text": line_text(gone.stop.file, gone.stop.line)} if gone.stop else {}),
     }
