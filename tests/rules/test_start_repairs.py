@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unhang.analyze.rounds import counted_by_files
+from unhang.analyze.rounds import counted_by_files, ended_by_files
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
 from unhang.model import Frame
@@ -132,7 +132,7 @@ def run(kept, until, data):
 def test_a_number_that_is_read_from_files_ends_the_loop(begins: str, line: int, tmp_path: Path) -> None:
     text = _STAGES % begins
     file = _file(tmp_path, text)
-    found = counted_by_files(file, _line(text, "for x in"), by_its_end=True)
+    found = ended_by_files(file, _line(text, "for x in"))
     assert (found.at.line if found else 0) == line
     assert counted_by_files(file, _line(text, "for x in")) is None
 

@@ -22,7 +22,16 @@ from unhang.analyze.source import (
     scopes_at,
     surroundings,
 )
-from unhang.analyze.trees import Function, inside, last_name, names_in, nodes_of, program_files, program_nodes
+from unhang.analyze.trees import (
+    Function,
+    functions_named,
+    inside,
+    last_name,
+    names_in,
+    nodes_of,
+    program_files,
+    program_nodes,
+)
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
@@ -258,18 +267,6 @@ def _under_own_test(at: Frame, call: ast.Call) -> PartialLog | None:
     return PartialLog(at, own[0].text, f"self.log({name}, ({value}) if {own[0].text} else 0.0, ..., sync_dist=True)")
 
 
-def returns_none(folder: str, name: str) -> Frame | None:
-    """The one line of the program's files at which a function of that name returns None."""
-    functions = [(path, n) for path, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
-    found = [
-        Frame(path, n.lineno, name)
-        for path, function in functions
-        for n in inside(function, ast.Return)
-        if n.value is None or ast.unparse(n.value) == "None"
-    ]
-    return found[0] if len(found) == 1 else None
-
-
 def called_with(path: str, line: int, test: ast.expr) -> tuple[str, str]:
     """(what is called, the argument) of the one call on a line that is given what a test asks to be there; two empty texts where there is none."""
     asked = names_in(test)
@@ -319,9 +316,7 @@ class OptionalOutput(NamedTuple):
 @lru_cache(maxsize=8)
 def optional_output(folder: str) -> OptionalOutput | None:
     """The one output of a `forward` in the files of a folder that hangs on the data of a batch."""
-    forwards = [
-        (path, n) for path, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == "forward"
-    ]
+    forwards = functions_named(folder, "forward")
     found = [one for path, forward in forwards for one in _given_under_test(path, forward)]
     return found[0] if len(found) == 1 else None
 

@@ -114,6 +114,7 @@ class SizedApart(NamedTuple):
     text: str
 
 
+@lru_cache(maxsize=8)
 def sized_apart(path: str) -> SizedApart | None:
     """The one such size that a file gives a Trainer or a loader."""
     given = [k.value for c in inside(tree_of(path), ast.Call) for k in c.keywords if k.arg in _BATCH_SIZES]

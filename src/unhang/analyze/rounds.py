@@ -23,7 +23,7 @@ from unhang.analyze.source import (
     scopes_at,
     surroundings,
 )
-from unhang.analyze.trees import inside, last_name, names_in, parameters_of, program_nodes
+from unhang.analyze.trees import functions_named, inside, last_name, names_in, parameters_of
 from unhang.model import Case, Frame, PendingCall
 
 _COUNTED = ("range", "trange")
@@ -157,10 +157,8 @@ class CountOfFiles(NamedTuple):
     text: str
 
 
-def counted_by_files(path: str, header: int, by_its_end: bool = False) -> CountOfFiles | None:
-    """Where a rank counts or lists files, if that decides how many rounds the loop at line `header` has. `by_its_end`: by a number at which it ends."""
-    if by_its_end:
-        return _ended_by_files(path, header)
+def counted_by_files(path: str, header: int) -> CountOfFiles | None:
+    """Where a rank counts or lists files, if that decides how many rounds the loop at line `header` has."""
     loop, function = loop_at(path, header), function_at(path, header)
     names = names_in(loop.iter) if isinstance(loop, ast.For) else set()
     sets = [n for n in inside(function, ast.Assign) if n.lineno < header]
@@ -173,7 +171,7 @@ def counted_by_files(path: str, header: int, by_its_end: bool = False) -> CountO
     return None
 
 
-def _ended_by_files(path: str, header: int) -> CountOfFiles | None:
+def ended_by_files(path: str, header: int) -> CountOfFiles | None:
     """The same where a number ends the loop, by its own test or by a `break`, and begins as what a function of the program has found in files."""
     outer = [n for n in _loops_around(path, header) if isinstance(n, ast.For | ast.While)]
     tests = [n.test for n in outer if isinstance(n, ast.While)]
@@ -193,7 +191,7 @@ def _loops_around(path: str, header: int) -> list[ast.AST]:
 
 def _found_by(folder: str, name: str, depth: int) -> CountOfFiles | None:
     """Where the one function of that name sets a variable to the files that there are, or one that it calls does."""
-    named = [(p, n) for p, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
+    named = functions_named(folder, name)
     if len(named) != 1 or not depth:
         return None
     path, function = named[0]

@@ -130,6 +130,11 @@ def program_nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
             yield path, node
 
 
+def functions_named(folder: str, name: str) -> list[tuple[str, ast.FunctionDef]]:
+    """(file, function) of all functions and methods of that name in a program's files."""
+    return [(path, n) for path, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]
+
+
 def files_beside(path: str) -> list[str]:
     """A file of a program, and the others of the program."""
     return [path, *(p for p in program_files(str(Path(path).parent)) if p != path)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -214,20 +214,23 @@ def way_out_of(
     one of the ways out was taken.
     """
     gone = [(frame, loop) for depth, frame, loop in loops_on(stay) if not is_in(left, stay, depth, loop)]
-    common = {(at.file, at.line) for *_, at in handled_by_all(case) if at is not None}
-    ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)]
-    ways = [(frame, way) for frame, way in ways if not _is_handler(way) or not _has(common, frame.file, way)]
+    common = {at for *_, handler in handled_by_all(case) if handler is not None for at in _handlers_of(handler)}
+    ways = [
+        (frame, way)
+        for frame, loop in gone
+        for way in ways_out(frame.file, loop, frame.line)
+        if (frame.file, way.line) not in common
+    ]
     heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
     found = likeliest(case, ways, leavers, SAME - 1 if is_even else SAME) or next(iter(heads), None)
     return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None
 
 
-def _has(handlers: Collection[tuple[str, int]], path: str, way: WayOut) -> bool:
-    """Whether one of these lines is in the handler."""
-    last = max(
-        (n.end_lineno or 0 for n in nodes_around(path, way.line + 1) if isinstance(n, ast.ExceptHandler)), default=0
-    )
-    return any(file == path and way.line <= line <= max(last, way.line) for file, line in handlers)
+def _handlers_of(at: Frame) -> Iterator[tuple[str, int]]:
+    """(file, first line) of the handlers that a line is in."""
+    for node in nodes_around(at.file, at.line):
+        if isinstance(node, ast.ExceptHandler):
+            yield at.file, node.lineno
 
 
 Handled = tuple[str, Frame | None, Frame | None]

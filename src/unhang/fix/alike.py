@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from unhang.analyze.finite import asks_for_finite
 from unhang.analyze.source import surroundings
-from unhang.analyze.trees import inside, last_name, program_nodes
+from unhang.analyze.trees import functions_named, inside, last_name
 from unhang.fix.agreed import ANY_RANK, MEAN, ON_ALL, is_plain, put_around, put_helper, reached_by_all, test_of
 from unhang.fix.direction import EXCHANGES, TRAINS
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted
@@ -207,11 +207,8 @@ def _brings_together(program: Program, call: ast.Call) -> bool:
     """Whether a call leads to an exchange, by its own name or in the function of the program that it calls."""
     if any(EXCHANGES.fullmatch(called(c)) for c in calls_in(call)):
         return True
-    name = called(call)
-    functions = (
-        n for _, n in program_nodes(str(program.path.parent)) if isinstance(n, ast.FunctionDef) and n.name == name
-    )
-    return any(EXCHANGES.fullmatch(last_name(c.func)) for f in functions for c in inside(f, ast.Call))
+    functions = functions_named(str(program.path.parent), called(call))
+    return any(EXCHANGES.fullmatch(last_name(c.func)) for _, f in functions for c in inside(f, ast.Call))
 
 
 def _shared_already(program: Program, node: ast.stmt | ast.expr, name: str) -> str | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.framework_loops import ASKS
-from unhang.analyze.trees import inside, last_name, program_nodes
+from unhang.analyze.trees import functions_named, inside, last_name
 from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
 from unhang.model import Finding, Gate
 
@@ -33,7 +33,7 @@ def line_left_out(program: Program, gate: Gate, finding: Finding) -> int:
     if place.line != gate.line:
         return place.line
     at = f"({program.path.name}:"
-    function = next((n for s in program.statements_at(gate.line) for n in [program.function_of(s)]), None)
+    function = next(map(program.function_of, program.statements_at(gate.line)), None)
     last = getattr(function, "end_lineno", None) or 0
     came = (e.line or 0 for e in finding.evidence if e.source.endswith(" source") and at in e.text)
     return next((line for line in came if gate.line < line <= last), place.line)
@@ -288,9 +288,8 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
 
 def _sends_objects(program: Program, call: ast.Call) -> bool:
     """Whether a function of the program sends what it is given as an object: of that a rank may have none."""
-    name = called(call)
-    named = [n for _, n in program_nodes(str(program.path.parent)) if isinstance(n, ast.FunctionDef) and n.name == name]
-    sent = [last_name(c.func) for c in inside(named[0], ast.Call)] if len(named) == 1 else []
+    named = functions_named(str(program.path.parent), called(call))
+    sent = [last_name(c.func) for c in inside(named[0][1], ast.Call)] if len(named) == 1 else []
     made = [name for name in sent if EXCHANGES.fullmatch(name)]
     return bool(made) and all(name.endswith("_object") for name in made)
 

@@ -83,13 +83,15 @@ def fixes_of(
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         remedies = (read,) if read else _for_every_rank(frame, condition)
     else:
-        shown = of_module(condition) if frame is not None else None
-        shown = shown or (
-            (_blank_input(frame, condition, made) or _synced_each_step(frame, made)) if frame is not None else None
-        )
-        shown = shown or (of_monitor(unsynced_metric(frame, condition.test)) if frame is not None else None)
+        shown = _shown(frame, condition, made) if frame is not None else None
         remedies = (shown or decided_together(frame, condition),)
     return (*remedies, LONGER_TIMEOUT)
+
+
+def _shown(frame: Frame, condition: Condition, made: Sequence[Frame]) -> Fix | None:
+    """A change that the program's own lines show, in place of a decision that all ranks take together."""
+    own = of_module(condition) or _blank_input(frame, condition, made) or _synced_each_step(frame, made)
+    return own or of_monitor(unsynced_metric(frame, condition.test))
 
 
 def _blank_input(frame: Frame, condition: Condition, made: Sequence[Frame]) -> Fix | None:

@@ -266,6 +266,12 @@ def of_closure(d: Divergence) -> Fix | None:
     return None
 
 
+def _goes_first(block: ast.With | ast.AsyncWith) -> str:
+    """What a block holds, where the first rank goes first by it; empty where it does not."""
+    text = ", ".join(sorted(held_by(block)))
+    return text if RANK_ZERO_FIRST.search(text) else ""
+
+
 def within_first(error: RaisedError) -> Fix | None:
     """For an exception that leaves a block in which the first rank goes first, and is handled around it: the others wait for the end of the block."""
     handler = error.handler
@@ -276,7 +282,7 @@ def within_first(error: RaisedError) -> Fix | None:
         block = one.body[0]
         if len(one.body) != 1 or not isinstance(block, ast.With) or not any(covers(block, line) for line in raised):
             continue
-        if RANK_ZERO_FIRST.search(", ".join(sorted(held_by(block)))) and not (one.orelse or one.finalbody):
+        if _goes_first(block) and not (one.orelse or one.finalbody):
             inner: list[ast.stmt] = [ast.Try(block.body, one.handlers, [], [])]
             return edit(
                 "Handle it within the block: the others wait for the end of that, which the exception leaves out",
@@ -293,8 +299,8 @@ def out_of_first(d: Divergence) -> Fix | None:
     if fork is None or fork.left.file != fork.right.file:
         return None
     for block in blocks_at(fork.left):
-        text = ", ".join(sorted(held_by(block)))
-        if RANK_ZERO_FIRST.search(text) and any(covers(statement, fork.right.line) for statement in block.body):
+        text = _goes_first(block)
+        if text and any(covers(statement, fork.right.line) for statement in block.body):
             return edit(
                 "Move the call out of the block: in it the first rank is alone until it has left it",
                 f"{w.spot(fork.right)}: put it behind the block of line {block.lineno} (`with {text}:`), one level further left, "

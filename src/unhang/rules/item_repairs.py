@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.analyze.source import frame_at, function_at, nearest, surroundings
-from unhang.analyze.trees import inside, last_name, line_text, nodes_of, program_nodes
+from unhang.analyze.trees import inside, last_name, line_text, nodes_of, program_nodes, read_source
 from unhang.model import Case, Fix, Frame, RaisedError, user_frames
 from unhang.read.stack_texts import ORIGINAL, last_traceback
 from unhang.rules import wording as w
@@ -92,25 +92,19 @@ def of_division(error: RaisedError) -> Fix | None:
     frame = error.frames[0]
     quotients = [n for n in nodes_of(frame.file) if isinstance(n, ast.BinOp) and _divides_at(n, frame.line)]
     whole = line_text(frame.file, frame.line)
-    if len(quotients) != 1 or (text := ast.get_source_segment(_source(frame.file), quotients[0])) is None:
+    source = read_source(frame.file)
+    text = ast.get_source_segment("".join(source[1]), quotients[0]) if source and len(quotients) == 1 else None
+    if text is None:
         return None
     below = ast.unparse(quotients[0].right)
-    if whole.count(text) != 1 or "(" + text + ")" in whole:
-        safe = f"{text} if {below} else 0.0"
-    else:
-        safe = f"({text} if {below} else 0.0)" if not whole.endswith(f"= {text}") else f"{text} if {below} else 0.0"
+    safe = f"{text} if {below} else 0.0"
+    if whole.count(text) == 1 and f"({text})" not in whole and not whole.endswith(f"= {text}"):
+        safe = f"({safe})"
     return edit(
         f"Take `{text}` as 0.0 where `{below}` is zero: an item may have none",
         f"# {w.spot(frame)}, in place of `{whole}`\n{whole.replace(text, safe)}",
         verify=CLEAN,
     )
-
-
-def _source(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
 
 
 def _divides_at(node: ast.BinOp, line: int) -> bool:

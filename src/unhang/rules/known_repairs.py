@@ -19,12 +19,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unhang.analyze.decisions import returns_none
 from unhang.analyze.given_back import Kept, Takes, kept_connections, takers
 from unhang.analyze.locks import blocks_around, blocks_at, held_by
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import frame_at
-from unhang.analyze.trees import covers, last_name, line_text, nodes_of, program_nodes
+from unhang.analyze.trees import covers, functions_named, inside, last_name, line_text, nodes_of, program_nodes
 from unhang.model import Fix, Frame, RaisedError, RankEvidence, user_frames
 from unhang.model.findings import LIMIT
 from unhang.rules import wording as w
@@ -134,7 +133,7 @@ def _places(fields: Mapping[str, Any], frame: Frame) -> Iterator[tuple[str, Fram
         if (place := _one_call(folder, asked)) is not None:
             yield name, place
     for name, function in fields.get("returns", {}).items():
-        if (place := returns_none(folder, function)) is not None:
+        if (place := _returns_none(folder, function)) is not None:
             yield name, place
     for name, function in fields.get("defines", {}).items():
         if (place := _one_function(folder, function)) is not None:
@@ -143,10 +142,17 @@ def _places(fields: Mapping[str, Any], frame: Frame) -> Iterator[tuple[str, Fram
 
 def _one_function(folder: str, name: str) -> Frame | None:
     """The one function of the program of that name."""
+    found = [Frame(path, n.lineno, name) for path, n in functions_named(folder, name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _returns_none(folder: str, name: str) -> Frame | None:
+    """The one line of the program's files at which a function of that name returns None."""
     found = [
         Frame(path, n.lineno, name)
-        for path, n in program_nodes(folder)
-        if isinstance(n, ast.FunctionDef) and n.name == name
+        for path, function in functions_named(folder, name)
+        for n in inside(function, ast.Return)
+        if n.value is None or ast.unparse(n.value) == "None"
     ]
     return found[0] if len(found) == 1 else None
 

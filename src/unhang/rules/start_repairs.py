@@ -11,7 +11,7 @@ from pathlib import Path
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, frame_at, function_at, nodes_around, surroundings
 from unhang.analyze.streams import stack_path
-from unhang.analyze.trees import blocks_of, covers, inside, last_name, nodes_of, program_nodes
+from unhang.analyze.trees import blocks_of, covers, functions_named, inside, last_name, nodes_of, program_nodes
 from unhang.analyze.ways_out import way_out_of
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
@@ -147,7 +147,7 @@ def of_resume(header: Frame) -> Fix | None:
     if len(sets) != 1:
         return None
     wanted, folder = last_name(sets[0].func), str(Path(header.file).parent)
-    named = [(p, n) for p, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == wanted]
+    named = functions_named(folder, wanted)
     gates = [(p, g) for p, f in named for g in inside(f, ast.If) if _loads_on_one(p, g)] if len(named) == 1 else []
     if len(gates) != 1:
         return None

@@ -28,6 +28,7 @@ from unhang.analyze.rounds import (
     LeftLoop,
     counted_apart,
     counted_by_files,
+    ended_by_files,
     ran_out,
     rounds_of,
 )
@@ -60,7 +61,7 @@ def uneven_inputs(s: Situation) -> Found | None:
     if d is not None:
         if d.left_loop is not None:
             return _left_loop(s, d)
-        return _exhausted(s, d) if exhausted_by(s, d) else _left_framework(s, d)
+        return _exhausted(s, d, end) if (end := exhausted_by(s, d)) else _left_framework(s, d)
     if (found := ended_in_loop(s)) is not None:
         return _ended(s, *found)
     transfers = other_transfers(s)
@@ -120,7 +121,7 @@ def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Pat
     if way is None and (keys := keys_gone_over(header.file, header.line)):
         return _by_keys(found, keys, header)
     if way is None and is_data is False:
-        files = counted_by_files(header.file, header.line, by_its_end=True)
+        files = ended_by_files(header.file, header.line)
         return _by_files(found, files) if files is not None else _not_the_data(found)
     if way is None:
         return resumed_apart(found, header)
@@ -250,11 +251,9 @@ def _but_the_loop(found: Found) -> Found:
     return replace(found, evidence=tuple(e for e in found.evidence if e.source != "loop"))
 
 
-def _exhausted(s: Situation, d: Divergence) -> Found:
-    found = exhausted_by(s, d)
+def _exhausted(s: Situation, d: Divergence, end: tuple[int | None, str]) -> Found:
     assert d.fork is not None
-    assert found is not None
-    line, variable = found
+    line, variable = end
     frame = d.fork.right
     handler = Frame(frame.file, line, frame.function) if line else None
     words = {
