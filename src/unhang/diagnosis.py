@@ -110,7 +110,7 @@ def judge_paths(
 
 def with_names(judged: Judged, shapes: Mapping[str, tuple[int, ...]]) -> Judged:
     """With notes on what the calls that did not complete may be, by the shapes of the model's tensors."""
-    from unhang.analyze.open_calls import named, waiting_counts
+    from unhang.analyze.waits.open_calls import named, waiting_counts
 
     found = [text for count in waiting_counts(Situation(judged.case)) if (text := named(count, shapes))]
     notes = tuple(dict.fromkeys((*judged.diagnosis.notes, *found)))

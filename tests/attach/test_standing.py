@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from unhang.analyze.situation import Situation
-from unhang.analyze.standing import Word
+from unhang.analyze.waits.standing import Word
 from unhang.model import Case, Frame, Job, Outcome, ProcessState, RankEvidence, RankIdentity, ThreadStack
 from unhang.model.evidence import Look
 from unhang.rules.registry import judge

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from unhang.analyze.program.source import around
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import around
 from unhang.model import Fix, Frame
 from unhang.model.findings import LIMIT, limits_last
 from unhang.rules.advice import fixes_of, of_skipped_part, part_left_out

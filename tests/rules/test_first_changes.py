@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.decisions import loader_kinds, made_where_needed
-from unhang.analyze.framework_settings import asked_ahead, sets_as_they_come
-from unhang.analyze.handled import raised_in_loss
-from unhang.analyze.outside_waits import ended_sleepers
-from unhang.analyze.own_threads import ended_server
-from unhang.analyze.peers import groups_in_turn, places_for_ranks
-from unhang.analyze.polling import blocked_loop
-from unhang.analyze.sides import lost_dimension
+from unhang.analyze.calls.framework_settings import asked_ahead, sets_as_they_come
+from unhang.analyze.calls.handled import raised_in_loss
+from unhang.analyze.program.decisions import loader_kinds, made_where_needed
+from unhang.analyze.program.peers import groups_in_turn, places_for_ranks
+from unhang.analyze.program.sides import lost_dimension
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.outside_waits import ended_sleepers
+from unhang.analyze.waits.own_threads import ended_server
+from unhang.analyze.waits.polling import blocked_loop
 from unhang.model import Frame, PendingCall, RaisedError, ThreadStack
 from unhang.rules.framework_advice import of_asked_ahead, of_lost_dimension, of_sets_in_turn
 from unhang.rules.host_waits import without_its_server

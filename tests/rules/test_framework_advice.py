@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.callpath import Fork
-from unhang.analyze.divergence import library_tests
-from unhang.analyze.framework_loops import LeftFramework
-from unhang.analyze.framework_settings import limit_of, trains_below
+from unhang.analyze.calls.divergence import library_tests
+from unhang.analyze.calls.framework_loops import LeftFramework
+from unhang.analyze.calls.framework_settings import limit_of, trains_below
+from unhang.analyze.program.callpath import Fork
 from unhang.analyze.situation import Situation
 from unhang.model import Frame
 from unhang.rules.advice import call_first, look_inside

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.decisions import (
+from unhang.analyze.calls.framework_settings import has_one_more_buffer
+from unhang.analyze.calls.handled import begun_anew
+from unhang.analyze.program.decisions import (
     lagging_count,
     late_buffer,
     logged_by_some,
@@ -18,10 +20,8 @@ from unhang.analyze.decisions import (
     switched_mode,
     unsynced_monitor,
 )
-from unhang.analyze.framework_settings import has_one_more_buffer
-from unhang.analyze.handled import begun_anew
+from unhang.analyze.program.source import around
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import around
 from unhang.model import Frame, RaisedError
 from unhang.rules.advice import fixes_of
 from unhang.rules.framework_advice import within_first

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from unhang.analyze import shared_state
-from unhang.analyze.finite import origin_in, raised_for
-from unhang.analyze.source import Condition, surroundings
+from unhang.analyze.program import shared_state
+from unhang.analyze.program.finite import origin_in, raised_for
+from unhang.analyze.program.source import Condition, surroundings
 from unhang.model import Fix, Frame, RaisedError
 from unhang.rules.advice import decided_together, fixes_of
 from unhang.rules.host_waits import of_worker

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from unhang.analyze.rounds import counted_by_files, ended_by_files
+from unhang.analyze.program.rounds import counted_by_files, ended_by_files
+from unhang.analyze.program.source import surroundings
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import surroundings
 from unhang.model import Frame
 from unhang.rules.start_repairs import left_by_asking, of_module, of_number, of_resume
 from unhang.testing import make_case

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unhang.analyze.polling import asks_database, polled_by_test, polled_for
-from unhang.analyze.source import surroundings
-from unhang.analyze.trees import line_text
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.trees import line_text
+from unhang.analyze.waits.polling import asks_database, polled_by_test, polled_for
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 from unhang.model.lazy_pattern import lazy_pattern

@@ -16,7 +16,7 @@ from itertools import product
 from typing import NamedTuple
 
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits_for import is_blocked
+from unhang.analyze.waits.waits_for import is_blocked
 from unhang.model import CollectiveTable, ProcessGroup, RankEvidence, grouped, user_frames
 
 MOST_NODES = 64  # that are read of a large job

@@ -17,9 +17,9 @@ from unhang.analyze.activity import (
     loops_over_generator,
     own_code,
 )
-from unhang.analyze.source import surroundings
-from unhang.analyze.streams import ident_of
-from unhang.analyze.trees import calls_on, last_name, line_text
+from unhang.analyze.calls.streams import ident_of
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.trees import calls_on, last_name, line_text
 from unhang.model import CallState, Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.numeric import np, npt

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from unhang.analyze.activity import Activity
-from unhang.analyze.align import StuckCollective, Unlike, is_nameless, stuck_collectives, unlike_values
 from unhang.analyze.by_kind import Events, Readings, is_of_training
-from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
+from unhang.analyze.calls.align import StuckCollective, Unlike, is_nameless, stuck_collectives, unlike_values
+from unhang.analyze.calls.divergence import Divergence, divergence_at, silent_divergence_at
+from unhang.analyze.calls.habits import Habits
+from unhang.analyze.calls.positions import CallIndex, ranks_with_dump
 from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, had_come, is_timeout
-from unhang.analyze.habits import Habits
 from unhang.analyze.hosts import ON_DEVICE, Doer, activity_in, doer
-from unhang.analyze.logged_calls import Watchdogs
-from unhang.analyze.positions import CallIndex, ranks_with_dump
-from unhang.analyze.recorded_waits import RecordedWaits
-from unhang.analyze.standing import Standing, Word, parted, standing
+from unhang.analyze.lines.logged_calls import Watchdogs
 from unhang.analyze.stragglers import Straggler, own_work, stragglers
-from unhang.analyze.waits_for import (
+from unhang.analyze.waits.recorded_waits import RecordedWaits
+from unhang.analyze.waits.standing import Standing, Word, parted, standing
+from unhang.analyze.waits.waits_for import (
     blocked_by,
     edges_on,
     main_waits_in_store,
@@ -347,7 +347,7 @@ class Situation:
         return self._by_the_log(is_explained)
 
     def _by_the_log(self, is_explained: bool, handled: bool = False) -> Outcome:
-        from unhang.analyze.first_errors import by_the_log  # a job that was watched to its end never needs it
+        from unhang.analyze.lines.first_errors import by_the_log  # a job that was watched to its end never needs it
 
         return by_the_log(self, is_explained, handled)
 

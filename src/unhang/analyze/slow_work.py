@@ -9,13 +9,13 @@ from statistics import median
 from typing import NamedTuple
 
 from unhang.analyze.by_kind import Events
-from unhang.analyze.callpath import Path, is_same_function, user_path
 from unhang.analyze.failures import is_timeout
-from unhang.analyze.own_lines import OwnLine, by_rank, own_lines
-from unhang.analyze.sides import view_of
+from unhang.analyze.lines.own_lines import OwnLine, by_rank, own_lines
+from unhang.analyze.program.callpath import Path, is_same_function, user_path
+from unhang.analyze.program.sides import view_of
+from unhang.analyze.program.source import Condition, function_at, surroundings
+from unhang.analyze.program.trees import inside, last_name
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, function_at, surroundings
-from unhang.analyze.trees import inside, last_name
 from unhang.model import Case, CollectiveCall, Frame, LogEvent, grouped
 from unhang.model.lazy_pattern import lazy_pattern
 

@@ -13,12 +13,12 @@ import itertools
 from collections import deque
 from typing import NamedTuple
 
-from unhang.analyze.align import members_of
-from unhang.analyze.callpath import Path, is_same_function, user_path
+from unhang.analyze.calls.align import members_of
+from unhang.analyze.calls.positions import CallIndex, Ints
 from unhang.analyze.hosts import ON_DEVICE
-from unhang.analyze.positions import CallIndex, Ints
-from unhang.analyze.source import surroundings
-from unhang.analyze.trees import calls_on, inside, last_name, tree_of
+from unhang.analyze.program.callpath import Path, is_same_function, user_path
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.trees import calls_on, inside, last_name, tree_of
 from unhang.model import CallState, Case, CollectiveTable, Frame, ProcessGroup, different, grouped
 from unhang.numeric import np, npt
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.situation import Situation
-from unhang.analyze.standing import Word
+from unhang.analyze.waits.standing import Word
 from unhang.attach.folder import ask_ras, keep_ras, take_calls, take_outputs, write_folder
 from unhang.attach.looks import FOR_S, LOCALS, Looked, take_looks, with_workers
 from unhang.attach.processes import Processes

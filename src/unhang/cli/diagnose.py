@@ -157,7 +157,7 @@ def _list(
 
 
 def _compare(ours: Opened, other: str, output_format: str, read_dumps: ReadDumps) -> bytes:
-    from unhang.analyze.compare import compare_runs
+    from unhang.analyze.calls.compare import compare_runs
     from unhang.read import check_one_job, given_paths, opened
     from unhang.show.runs import comparison_json, render_comparison
 

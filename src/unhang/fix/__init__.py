@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from unhang.analyze.rank_names import asks_for_the_rank
-from unhang.analyze.source import Condition, surroundings
-from unhang.analyze.trees import last_name
+from unhang.analyze.program.rank_names import asks_for_the_rank
+from unhang.analyze.program.source import Condition, surroundings
+from unhang.analyze.program.trees import last_name
 from unhang.fix.agreed import agree_on, answer_alike, is_collective, modules, order_alike, root_alike
 from unhang.fix.alike import one_mask, one_score, skip_the_step
 from unhang.fix.hoist import hoist

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from unhang.analyze.may_differ import OWN, is_drawn
-from unhang.analyze.source import surroundings
+from unhang.analyze.program.may_differ import OWN, is_drawn
+from unhang.analyze.program.source import surroundings
 from unhang.fix.direction import (
     asks_a_framework,
     counts_on_some,

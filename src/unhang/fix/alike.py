@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Sequence
 
-from unhang.analyze.finite import asks_for_finite
-from unhang.analyze.source import surroundings
-from unhang.analyze.trees import functions_named, inside, last_name
+from unhang.analyze.program.finite import asks_for_finite
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.trees import functions_named, inside, last_name
 from unhang.fix.agreed import ANY_RANK, MEAN, ON_ALL, is_plain, put_around, put_helper, reached_by_all, test_of
 from unhang.fix.direction import EXCHANGES, TRAINS
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted

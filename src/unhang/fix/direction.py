@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from unhang.analyze.framework_loops import ASKS
-from unhang.analyze.trees import functions_named, inside, last_name
+from unhang.analyze.calls.framework_loops import ASKS
+from unhang.analyze.program.trees import functions_named, inside, last_name
 from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
 from unhang.model import Finding, Gate
 

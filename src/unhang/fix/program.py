@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import NamedTuple
 
-from unhang.analyze.trees import covers, last_name
+from unhang.analyze.program.trees import covers, last_name
 
 _LARGEST = 2_000_000
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.analyze.source import surroundings
-from unhang.analyze.trees import covers, last_name
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.trees import covers, last_name
 from unhang.fix.agreed import (
     AGREED,
     ANY_RANK,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.analyze.may_differ import OPEN, OWN
-from unhang.analyze.rank_names import kind_of_name
-from unhang.analyze.source import surroundings
-from unhang.analyze.trees import last_name, names_in
+from unhang.analyze.program.may_differ import OPEN, OWN
+from unhang.analyze.program.rank_names import kind_of_name
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.trees import last_name, names_in
 from unhang.fix.agreed import AGREED, ANY_RANK, put_around, reached_by_all, value_of
 from unhang.fix.direction import EXCHANGES
 from unhang.fix.program import NoDiff, Program, Said, calls_in, dotted, holds

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from unhang.analyze.rank_names import kind_of_name
+from unhang.analyze.program.rank_names import kind_of_name
 from unhang.lint.libraries import CHECKPOINTS, MESHES, OF_LIBRARIES, Collective
 
 _DIST = "torch.distributed"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from unhang.analyze.positions import bare_op, numels
+from unhang.analyze.calls.positions import bare_op, numels
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.model import CallState, CollectiveCall, Diagnosis, Finding, Frame, Outcome, PendingCall, user_frames

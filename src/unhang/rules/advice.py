@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from unhang.analyze.decisions import asked_by, called_with, unsynced_metric
-from unhang.analyze.framework_settings import SkippedPart, made_anew, skipped_part
-from unhang.analyze.may_differ import is_drawn
-from unhang.analyze.rank_names import asks_for_the_rank
-from unhang.analyze.sides import ByCondition
-from unhang.analyze.source import Condition, handles_signal, nearest, nodes_around
-from unhang.analyze.trees import line_text
+from unhang.analyze.calls.framework_settings import SkippedPart, made_anew, skipped_part
+from unhang.analyze.program.decisions import asked_by, called_with, unsynced_metric
+from unhang.analyze.program.may_differ import is_drawn
+from unhang.analyze.program.rank_names import asks_for_the_rank
+from unhang.analyze.program.sides import ByCondition
+from unhang.analyze.program.source import Condition, handles_signal, nearest, nodes_around
+from unhang.analyze.program.trees import line_text
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w

@@ -10,9 +10,9 @@ from pathlib import PurePath
 from typing import Any
 
 from unhang.analyze.failures import Failure, early_leavers, is_communication_error
-from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks_of
+from unhang.analyze.lines.first_errors import SeenError, errors_of, first_error, ranks_of
+from unhang.analyze.lines.unshared import named_apart
 from unhang.analyze.situation import Situation
-from unhang.analyze.stamped import named_apart
 from unhang.model import EvidenceLine, Frame, LogEvent, RaisedError, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern

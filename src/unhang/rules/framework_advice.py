@@ -7,16 +7,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unhang.analyze import framework_settings, metrics
-from unhang.analyze.decisions import unsynced_monitor
-from unhang.analyze.divergence import Divergence, library_tests
-from unhang.analyze.framework_loops import LeftFramework
-from unhang.analyze.locks import blocks_at, held_by
-from unhang.analyze.pasted import RANK_ZERO_FIRST
-from unhang.analyze.sides import lost_dimension
+from unhang.analyze.calls import framework_settings
+from unhang.analyze.calls.divergence import Divergence, library_tests
+from unhang.analyze.calls.framework_loops import LeftFramework
+from unhang.analyze.lines.pasted import RANK_ZERO_FIRST
+from unhang.analyze.program import metrics
+from unhang.analyze.program.decisions import unsynced_monitor
+from unhang.analyze.program.sides import lost_dimension
+from unhang.analyze.program.source import Condition, function_at, nodes_around, surroundings
+from unhang.analyze.program.trees import covers, line_text, tree_of
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
-from unhang.analyze.trees import covers, line_text, tree_of
+from unhang.analyze.waits.locks import blocks_at, held_by
 from unhang.model import Fix, Frame, RaisedError, user_frames
 from unhang.model.findings import LOOK
 from unhang.rules import wording as w

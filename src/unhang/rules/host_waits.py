@@ -9,11 +9,11 @@ from itertools import chain
 from textwrap import indent
 from typing import Any, NamedTuple
 
-from unhang.analyze import given_back, host_waits, locks, outside_waits, own_threads, polling
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY, TASK_OF_RAY
+from unhang.analyze.program.source import endless_loop, function_at, loop_around
+from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import endless_loop, function_at, loop_around
-from unhang.analyze.trees import line_text
+from unhang.analyze.waits import given_back, host_waits, locks, outside_waits, own_threads, polling
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.findings import LIMIT, LOOK
 from unhang.rules import wording as w

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.analyze.source import frame_at, function_at, nearest, surroundings
-from unhang.analyze.trees import inside, last_name, line_text, nodes_of, program_nodes, read_source
+from unhang.analyze.program.source import frame_at, function_at, nearest, surroundings
+from unhang.analyze.program.trees import inside, last_name, line_text, nodes_of, program_nodes, read_source
 from unhang.model import Case, Fix, Frame, RaisedError, user_frames
 from unhang.read.stack_texts import ORIGINAL, last_traceback
 from unhang.rules import wording as w

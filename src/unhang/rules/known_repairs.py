@@ -19,11 +19,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unhang.analyze.given_back import Kept, Takes, kept_connections, takers
-from unhang.analyze.locks import blocks_around, blocks_at, held_by
+from unhang.analyze.program.source import frame_at
+from unhang.analyze.program.trees import covers, functions_named, inside, last_name, line_text, nodes_of, program_nodes
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import frame_at
-from unhang.analyze.trees import covers, functions_named, inside, last_name, line_text, nodes_of, program_nodes
+from unhang.analyze.waits.given_back import Kept, Takes, kept_connections, takers
+from unhang.analyze.waits.locks import blocks_around, blocks_at, held_by
 from unhang.model import Fix, Frame, RaisedError, RankEvidence, user_frames
 from unhang.model.findings import LIMIT
 from unhang.rules import wording as w

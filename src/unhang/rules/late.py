@@ -8,14 +8,14 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader
-from unhang.analyze.callpath import user_path
 from unhang.analyze.hosts import others_of
-from unhang.analyze.open_calls import driver_stack
-from unhang.analyze.pasted import RANK_ZERO_FIRST
-from unhang.analyze.sides import kept_by_condition
+from unhang.analyze.lines.pasted import RANK_ZERO_FIRST
+from unhang.analyze.program.callpath import user_path
+from unhang.analyze.program.sides import kept_by_condition
+from unhang.analyze.program.source import Condition, Surroundings, around, surroundings
+from unhang.analyze.program.trees import covers, nodes_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import Condition, Surroundings, around, surroundings
-from unhang.analyze.trees import covers, nodes_of
+from unhang.analyze.waits.open_calls import driver_stack
 from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found

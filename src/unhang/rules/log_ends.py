@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from unhang.analyze.first_errors import errors_of
+from unhang.analyze.lines.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.rules.log_lines import seconds_between

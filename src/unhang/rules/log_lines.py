@@ -10,9 +10,9 @@ from pathlib import PurePath
 from typing import Any
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import SeenError, errors_of, first_to_end, outlived, ranks_of
-from unhang.analyze.log_progress import bar_name, elapsed_s
-from unhang.analyze.own_lines import OwnLine
+from unhang.analyze.lines.first_errors import SeenError, errors_of, first_to_end, outlived, ranks_of
+from unhang.analyze.lines.log_progress import bar_name, elapsed_s
+from unhang.analyze.lines.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
 from unhang.model.lazy_pattern import lazy_pattern

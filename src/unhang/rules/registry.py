@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 
 import unhang.rules
-from unhang.analyze.log_progress import Stall, slow_starts, stall
+from unhang.analyze.lines.log_progress import Stall, slow_starts, stall
 from unhang.analyze.situation import Situation
 from unhang.model import (
     Attempt,

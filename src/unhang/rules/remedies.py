@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze import decisions
-from unhang.analyze.callpath import user_path
-from unhang.analyze.divergence import Divergence
-from unhang.analyze.framework_loops import asked_for
-from unhang.analyze.framework_settings import LIGHTNING, has_one_more_buffer
-from unhang.analyze.handled import BegunAnew, raised_in_loss, skipped_calls
-from unhang.analyze.may_differ import OPEN
+from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.framework_loops import asked_for
+from unhang.analyze.calls.framework_settings import LIGHTNING, has_one_more_buffer
+from unhang.analyze.calls.handled import BegunAnew, raised_in_loss, skipped_calls
+from unhang.analyze.program import decisions
+from unhang.analyze.program.callpath import user_path
+from unhang.analyze.program.may_differ import OPEN
+from unhang.analyze.program.source import Condition, around, function_at, nodes_around, surroundings
+from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around, function_at, nodes_around, surroundings
-from unhang.analyze.trees import line_text
 from unhang.model import Case, Fix, Frame, RaisedError
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding

@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unhang.analyze import shared_state
-from unhang.analyze.divergence import Divergence
-from unhang.analyze.finite import asks_for_finite, origin_in, raised_for
-from unhang.analyze.source import around, surroundings
-from unhang.analyze.trees import calls_on, covers, inside, last_name, names_in, parameters_of, program_nodes
+from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.program import shared_state
+from unhang.analyze.program.finite import asks_for_finite, origin_in, raised_for
+from unhang.analyze.program.source import around, surroundings
+from unhang.analyze.program.trees import calls_on, covers, inside, last_name, names_in, parameters_of, program_nodes
 from unhang.model import Case, Fix, Frame, Gate, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import gate_of

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from unhang.analyze.calls.streams import stack_path
+from unhang.analyze.program.source import Condition, frame_at, function_at, nodes_around, surroundings
+from unhang.analyze.program.trees import blocks_of, covers, functions_named, inside, last_name, nodes_of, program_nodes
+from unhang.analyze.program.ways_out import way_out_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import Condition, frame_at, function_at, nodes_around, surroundings
-from unhang.analyze.streams import stack_path
-from unhang.analyze.trees import blocks_of, covers, functions_named, inside, last_name, nodes_of, program_nodes
-from unhang.analyze.ways_out import way_out_of
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, Found, edit

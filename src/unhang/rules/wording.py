@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unhang.analyze.callpath import Path, innermost, show
-from unhang.analyze.divergence import Divergence
-from unhang.analyze.pasted import Doing
-from unhang.analyze.positions import bare_op
-from unhang.analyze.trees import line_text
+from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.positions import bare_op
+from unhang.analyze.lines.pasted import Doing
+from unhang.analyze.program.callpath import Path, innermost, show
+from unhang.analyze.program.trees import line_text
 from unhang.model import (
     Case,
     CollectiveCall,

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from unhang.analyze.positions import bare_op
+from unhang.analyze.calls.positions import bare_op
 from unhang.model import CallState, CollectiveTable, Finding, user_frames
 from unhang.numeric import distinct, np, npt
 from unhang.show.paper import printable

@@ -20,8 +20,8 @@ from unhang.show.paper import Paper, duration, text_width
 from unhang.show.verdict import encoded, headline
 
 if TYPE_CHECKING:
-    from unhang.analyze.compare import Comparison, GroupChange, OpUse, StepTime
-    from unhang.analyze.schedule import Divergence
+    from unhang.analyze.calls.compare import Comparison, GroupChange, OpUse, StepTime
+    from unhang.analyze.calls.schedule import Divergence
 
 LIST_SCHEMA = "unhang.runs/1"
 COMPARISON_SCHEMA = "unhang.comparison/1"
@@ -144,7 +144,7 @@ def _answer(found: Comparison) -> str:
 
 
 def _speed(found: Comparison) -> str:
-    from unhang.analyze.compare import MUCH_SLOWER
+    from unhang.analyze.calls.compare import MUCH_SLOWER
 
     ratio = found.slowdown
     if ratio is None or 1 / MUCH_SLOWER < ratio < MUCH_SLOWER:

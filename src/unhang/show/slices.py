@@ -19,7 +19,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias, cast
 
-from unhang.analyze.positions import bare_op
+from unhang.analyze.calls.positions import bare_op
 from unhang.model import CallState, CollectiveTable
 from unhang.numeric import np, npt
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unhang.analyze.standing import standing
+from unhang.analyze.waits.standing import standing
 from unhang.model import (
     Attempt,
     Case,

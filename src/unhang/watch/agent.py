@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from unhang.analyze.open_calls import caught_left_s, oldest_wait_ns
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.open_calls import caught_left_s, oldest_wait_ns
 from unhang.errors import UnhangError
 from unhang.read import read_bundle
 from unhang.watch import RunOptions, evidence, naps, suspicion

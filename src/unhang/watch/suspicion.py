@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze import open_calls
-from unhang.analyze.leaving import cannot_end
-from unhang.analyze.positions import bare_op
+from unhang.analyze.calls.positions import bare_op
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits import open_calls
+from unhang.analyze.waits.leaving import cannot_end
 from unhang.read import read_bundle
 from unhang.watch import BOOTSTRAP, RunOptions
 from unhang.watch.evidence import CONFIRM_S, take_driver

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from unhang.analyze.align import stuck_collectives
-from unhang.analyze.callpath import fork_of, user_path
+from unhang.analyze.calls.align import stuck_collectives
+from unhang.analyze.program.callpath import fork_of, user_path
+from unhang.analyze.program.source import catches_stop_iteration, surroundings
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import catches_stop_iteration, surroundings
 from unhang.model import ProcessState, ThreadStack
 from unhang.testing import make_case, path, pending
 

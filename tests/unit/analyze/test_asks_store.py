@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.polling import asks_store, meets_by_files, polled_by_test
+from unhang.analyze.waits.polling import asks_store, meets_by_files, polled_by_test
 
 PROGRAM = """\
 def here(self):

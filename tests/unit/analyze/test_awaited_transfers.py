@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.analyze.open_calls import oldest_wait_ns
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits_for import awaited_transfer
+from unhang.analyze.waits.open_calls import oldest_wait_ns
+from unhang.analyze.waits.waits_for import awaited_transfer
 from unhang.model import PendingCall
 from unhang.testing import make_case, pending
 

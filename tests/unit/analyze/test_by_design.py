@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.positions import CallIndex
+from unhang.analyze.calls.positions import CallIndex
 from unhang.analyze.stragglers import own_work, stragglers
 from unhang.model import CallState, Case, Frame, Job, ProcessGroup, TableBuilder
 

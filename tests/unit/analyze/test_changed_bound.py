@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.loop_heads import changed_bound
+from unhang.analyze.calls.loop_heads import changed_bound
 from unhang.model import Frame
 
 _LOOP = "def main(n, xs, mark):\n    if odd():\n        {change}\n    for x in {over}:\n        reduce(x)\n"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unhang.analyze.compare import compare, compare_tables, step_time
-from unhang.analyze.schedule import group_labels
+from unhang.analyze.calls.compare import compare, compare_tables, step_time
+from unhang.analyze.calls.schedule import group_labels
 from unhang.model import Case, CollectiveTable, Frame, Job, ProcessGroup, RankEvidence, RankIdentity, TableBuilder
 from unhang.read.dumps import DumpFile, RankDump
 

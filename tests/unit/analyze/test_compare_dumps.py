@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.dumps.small_dumps import SCHEDULED, SmallJob, call, everybody, job
-from unhang.analyze import compare as comparing
-from unhang.analyze.compare import Comparison, GroupChange, OtherFile, compare, compare_runs
-from unhang.analyze.compare_parts import _equal_at
-from unhang.analyze.schedule import Ints
+from unhang.analyze.calls import compare as comparing
+from unhang.analyze.calls.compare import Comparison, GroupChange, OtherFile, compare, compare_runs
+from unhang.analyze.calls.compare_parts import _equal_at
+from unhang.analyze.calls.schedule import Ints
 from unhang.read import open_paths
 from unhang.read.dumps import DumpFile, Shard, engine, reader
 from unhang.read.dumps.engine import LocalEngine, Task, plan

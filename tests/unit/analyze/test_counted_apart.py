@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.rounds import counted_apart
+from unhang.analyze.program.rounds import counted_apart
 from unhang.model import Frame
 
 _STAGES = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.open_calls import named
+from unhang.analyze.waits.open_calls import named
 from unhang.cli.main import main
 from unhang.errors import UnreadableInput
 from unhang.read.case import read_shapes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.analyze.first_errors import errors_of, first_error, is_log_only, ranks_of, went_on
-from unhang.analyze.log_progress import behind_in_steps
-from unhang.analyze.pasted import doings_of
+from unhang.analyze.lines.first_errors import errors_of, first_error, is_log_only, ranks_of, went_on
+from unhang.analyze.lines.log_progress import behind_in_steps
+from unhang.analyze.lines.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.read.logs.case import log_case
 from unhang.testing import make_case

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.calls.framework_loops import left_framework
 from unhang.analyze.situation import Situation
 from unhang.model import (
     CallState,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.framework_settings import property_read, sized_apart
-from unhang.analyze.metrics import guarded_update, left_out_update, own_metrics
+from unhang.analyze.calls.framework_settings import property_read, sized_apart
+from unhang.analyze.program.metrics import guarded_update, left_out_update, own_metrics
 from unhang.model import Frame
 
 _EVALUATES = """

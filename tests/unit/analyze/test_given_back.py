@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program
-from unhang.analyze.given_back import Takes, kept_connections, kept_place, not_done
-from unhang.analyze.own_threads import ended_producer, not_told, untold
+from unhang.analyze.waits.given_back import Takes, kept_connections, kept_place, not_done
+from unhang.analyze.waits.own_threads import ended_producer, not_told, untold
 from unhang.model import Frame, RaisedError
 
 _PLACES = """

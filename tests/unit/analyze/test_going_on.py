@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.cases.calls_disagree import timeouts
-from unhang.analyze.going_on import silent_ranks, works_on
+from unhang.analyze.lines.going_on import silent_ranks, works_on
 from unhang.analyze.situation import Situation
 from unhang.testing import log_case
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unhang.analyze.waits_for import blocked_by, cycles, edges_on, never_ending
+from unhang.analyze.waits.waits_for import blocked_by, cycles, edges_on, never_ending
 from unhang.model import WaitEdge, WaitsFor
 
 RANKS = st.integers(0, 6)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.unit.analyze.small_tables import DONE, OPEN, WORLD, recv, reduce_, send, table_of
-from unhang.analyze.habits import Habits
-from unhang.analyze.programs import Programs
+from unhang.analyze.calls.habits import Habits
+from unhang.analyze.calls.programs import Programs
 from unhang.model import CallState, CollectiveTable, Frame, ProcessGroup, TableBuilder
 from unhang.testing import judge, make_case
 

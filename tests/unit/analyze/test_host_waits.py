@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program, thread
-from unhang.analyze.host_waits import (
+from unhang.analyze.waits.host_waits import (
     actor_circle,
     ended_task,
     forgetful_actor,
@@ -23,8 +23,8 @@ from unhang.analyze.host_waits import (
     unread_errors,
     writes_to_child,
 )
-from unhang.analyze.locks import held_over_call, held_twice
-from unhang.analyze.own_threads import own_pool
+from unhang.analyze.waits.locks import held_over_call, held_twice
+from unhang.analyze.waits.own_threads import own_pool
 from unhang.model import Frame
 from unhang.model.frames import WaitingTask
 

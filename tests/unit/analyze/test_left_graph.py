@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.framework_settings import made_anew
+from unhang.analyze.calls.framework_settings import made_anew
 
 _EXPERT = """
 from comm import exchange

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.analyze.callpath import user_path
-from unhang.analyze.overtaking import left_out_before
+from unhang.analyze.program.callpath import user_path
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.overtaking import left_out_before
 from unhang.model import Frame
 from unhang.testing import make_case
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.callpath import fork_of, line_to_look_at
+from unhang.analyze.program.callpath import fork_of, line_to_look_at
 from unhang.model import Frame
 
 _PROGRAM = """

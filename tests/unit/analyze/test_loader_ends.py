@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.analyze.divergence import Divergence
+from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.situation import Situation
 from unhang.model import Case, Frame, PendingCall, Reading
 from unhang.testing import judge, make_case

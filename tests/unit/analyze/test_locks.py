@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program, thread
-from unhang.analyze.locks import crosswise, held_by_parent, kept_block, lost_notice
+from unhang.analyze.waits.locks import crosswise, held_by_parent, kept_block, lost_notice
 from unhang.model.frames import WaitingTask
 
 _BOARD = """

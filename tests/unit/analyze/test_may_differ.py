@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.may_differ import OPEN, OWN, SAME
-from unhang.analyze.source import surroundings
+from unhang.analyze.program.may_differ import OPEN, OWN, SAME
+from unhang.analyze.program.source import surroundings
 
 _BESIDE = """\
 class Clock:

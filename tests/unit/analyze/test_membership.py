@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.analyze.small_tables import OPEN, case_of, reduce_, table_of
-from unhang.analyze.positions import members_by_exclusion
+from unhang.analyze.calls.positions import members_by_exclusion
 from unhang.analyze.situation import Situation
 from unhang.model import CollectiveTable, ProcessGroup
 

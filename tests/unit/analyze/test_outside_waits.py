@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program, thread
-from unhang.analyze.outside_waits import (
+from unhang.analyze.waits.outside_waits import (
     asks_at,
     asks_for_pauses,
     exception_not_sent,
@@ -23,7 +23,7 @@ from unhang.analyze.outside_waits import (
     uncommitted,
     writes_back,
 )
-from unhang.analyze.polling import asks_database
+from unhang.analyze.waits.polling import asks_database
 from unhang.model import Frame, RaisedError, ThreadStack
 from unhang.model.evidence import KernelWait
 

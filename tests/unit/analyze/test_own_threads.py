@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program, thread
-from unhang.analyze.own_threads import body_waits, few_parties, forked_place, keeps_alive
+from unhang.analyze.waits.own_threads import body_waits, few_parties, forked_place, keeps_alive
 from unhang.model import Frame, RankEvidence, RankIdentity, ThreadStack
 from unhang.model.frames import KernelWait
 

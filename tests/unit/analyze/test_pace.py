@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.notation import log_case
-from unhang.analyze.log_progress import slower, stall, starved
+from unhang.analyze.lines.log_progress import slower, stall, starved
 from unhang.analyze.situation import Situation
 from unhang.rules.registry import judge
 

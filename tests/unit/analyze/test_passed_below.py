@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.overtaking import _Made, _passed_below
+from unhang.analyze.waits.overtaking import _Made, _passed_below
 from unhang.model import Case, Frame, Job, RankEvidence, RankIdentity, ThreadStack
 
 LIBRARY = "def fit(self):\n    for batch in self:\n        self.step(batch)\n        self.log()\n\ndef step(self, batch):\n    loss = self.loss(batch)\n    loss.backward()\n"

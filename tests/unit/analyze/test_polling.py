@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.loop_heads import loop_over_set, loop_sorted_apart
-from unhang.analyze.polling import name_by_hash, polled_for
-from unhang.analyze.source import surroundings
-from unhang.analyze.ways_out import end_of_while, only_way_past
+from unhang.analyze.calls.loop_heads import loop_over_set, loop_sorted_apart
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.ways_out import end_of_while, only_way_past
+from unhang.analyze.waits.polling import name_by_hash, polled_for
 from unhang.model import Frame
 
 

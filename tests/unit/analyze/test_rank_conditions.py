@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.rank_conditions import RankView
-from unhang.analyze.source import Surroundings, around, lines_that_call_the_same, surroundings
+from unhang.analyze.program.rank_conditions import RankView
+from unhang.analyze.program.source import Surroundings, around, lines_that_call_the_same, surroundings
 from unhang.model import Frame
 
 ONLY_ZERO, ONLY_ONE, BOTH, MAYBE = (True, False), (False, True), (True, True), (None, None)

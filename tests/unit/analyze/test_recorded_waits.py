@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.unit.analyze.small_tables import DONE, OPEN, STARTED, WORLD, case_of, recv, reduce_, send, table_of
-from unhang.analyze.fronts import fronts, matched_transfers, stalled
-from unhang.analyze.positions import CallIndex
-from unhang.analyze.recorded_waits import RecordedWaits
+from unhang.analyze.calls.fronts import fronts, matched_transfers, stalled
+from unhang.analyze.calls.positions import CallIndex
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.recorded_waits import RecordedWaits
 from unhang.model import PROGRESS_COLUMNS, CallState, CollectiveTable, ProcessGroup, ProcessState
 from unhang.rules.job.missing import candidates
 from unhang.rules.registry import judge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.analyze.schedule import Places, Stack
+from unhang.analyze.calls.schedule import Places, Stack
 from unhang.model import Frame
 
 

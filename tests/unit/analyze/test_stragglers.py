@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from unhang.analyze.positions import CallIndex
+from unhang.analyze.calls.positions import CallIndex
 from unhang.analyze.stragglers import Pace, clock_offsets, pace_of, stragglers
 from unhang.model import CallState, Case, CollectiveTable, Frame, Job, ProcessGroup, TableBuilder
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.analyze.streams import stack_of_call
+from unhang.analyze.calls.streams import stack_of_call
 from unhang.model import Case, Frame, ThreadStack
 from unhang.testing import make_case
 

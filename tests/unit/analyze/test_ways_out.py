@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.open_calls import caught_left_s
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.ways_out import catches_a_limit, caught_raise
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import surroundings
-from unhang.analyze.ways_out import catches_a_limit, caught_raise
+from unhang.analyze.waits.open_calls import caught_left_s
 from unhang.model import Frame, ThreadStack
 from unhang.rules.registry import judge
 from unhang.testing import make_case, path

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from unhang.analyze.compare import Comparison, GroupChange, OpUse, Pair, SizeChange, StepTime
-from unhang.analyze.schedule import Divergence
+from unhang.analyze.calls.compare import Comparison, GroupChange, OpUse, Pair, SizeChange, StepTime
+from unhang.analyze.calls.schedule import Divergence
 from unhang.model import ProcessGroup
 from unhang.show.runs import comparison_json, render_comparison
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from unhang.analyze import leaving, order
-from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import Path, innermost, user_path
-from unhang.analyze.divergence import Divergence, library_tests
-from unhang.analyze.framework_loops import left_framework
-from unhang.analyze.framework_settings import hidden_forward
-from unhang.analyze.handled import handled_before, swallowed_by
-from unhang.analyze.overtaking import line_passed
-from unhang.analyze.positions import bare_op
-from unhang.analyze.sides import differing, is_split_by, started_ns
+from unhang.analyze.calls.align import calls_at
+from unhang.analyze.calls.divergence import Divergence, library_tests
+from unhang.analyze.calls.framework_loops import left_framework
+from unhang.analyze.calls.framework_settings import hidden_forward
+from unhang.analyze.calls.handled import handled_before, swallowed_by
+from unhang.analyze.calls.positions import bare_op
+from unhang.analyze.program.callpath import Path, innermost, user_path
+from unhang.analyze.program.sides import differing, is_split_by, started_ns
+from unhang.analyze.program.source import Condition, around
+from unhang.analyze.program.trees import line_text
+from unhang.analyze.program.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, way_past, ways_between
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around
-from unhang.analyze.trees import line_text
-from unhang.analyze.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, way_past, ways_between
+from unhang.analyze.waits import leaving, order
+from unhang.analyze.waits.overtaking import line_passed
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.failures import is_timeout
-from unhang.analyze.first_errors import errors_of
-from unhang.analyze.going_on import silent_ranks
-from unhang.analyze.pasted import lost_copies
+from unhang.analyze.lines.first_errors import errors_of
+from unhang.analyze.lines.going_on import silent_ranks
+from unhang.analyze.lines.pasted import lost_copies
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.model.lazy_pattern import lazy_pattern

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unhang.analyze.shared_out import alone_in_use, on_one_device
+from unhang.analyze.lines.unshared import alone_in_use, on_one_device
 from unhang.analyze.situation import Situation
 from unhang.rules.base import Found
 from unhang.rules.failure import in_trouble

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import errors_of, first_error, is_log_only, went_further
-from unhang.analyze.leaving import cannot_end
-from unhang.analyze.open_calls import all_meet_by_files
-from unhang.analyze.pasted import doings_of
+from unhang.analyze.lines.first_errors import errors_of, first_error, is_log_only, went_further
+from unhang.analyze.lines.pasted import doings_of
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.leaving import cannot_end
+from unhang.analyze.waits.open_calls import all_meet_by_files
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
 from unhang.model.evidence import SENT_BY_ITSELF
 from unhang.model.lazy_pattern import lazy_pattern

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from unhang.analyze.callpath import user_path
-from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
-from unhang.analyze.log_progress import behind_in_steps
-from unhang.analyze.outside_waits import exception_not_sent
-from unhang.analyze.overtaking import LeftOut, left_out_before
+from unhang.analyze.lines.first_errors import errors_of, has_fatal_end, is_log_only
+from unhang.analyze.lines.log_progress import behind_in_steps
+from unhang.analyze.program.callpath import user_path
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.outside_waits import exception_not_sent
+from unhang.analyze.waits.overtaking import LeftOut, left_out_before
 from unhang.model import EvidenceLine, Fix, LogEvent, user_frames
 from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import PurePath
 from typing import NamedTuple
 
-from unhang.analyze.first_errors import SeenError, errors_of, has_fatal_end, is_log_only, went_further
+from unhang.analyze.lines.first_errors import SeenError, errors_of, has_fatal_end, is_log_only, went_further
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed

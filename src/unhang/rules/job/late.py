@@ -7,17 +7,17 @@ from dataclasses import replace
 from itertools import pairwise
 
 from unhang.analyze.activity import is_loader_worker
+from unhang.analyze.calls.handled import led_away, swallowed_by
 from unhang.analyze.failures import is_timeout
-from unhang.analyze.first_errors import errors_of
-from unhang.analyze.going_on import missing_by_lines, not_come
-from unhang.analyze.handled import led_away, swallowed_by
-from unhang.analyze.leaving import destroyed_before
-from unhang.analyze.outside_waits import head_of_unbounded
-from unhang.analyze.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
-from unhang.analyze.phases import late_in_a_phase
+from unhang.analyze.lines.first_errors import errors_of
+from unhang.analyze.lines.going_on import missing_by_lines, not_come
+from unhang.analyze.lines.pasted import RANK_ZERO_FIRST, Doing, doings_of, is_ray_driver
+from unhang.analyze.lines.phases import late_in_a_phase
+from unhang.analyze.lines.told_apart import a_round_behind, lacks_data
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
-from unhang.analyze.told_apart import a_round_behind, lacks_data
+from unhang.analyze.waits.leaving import destroyed_before
+from unhang.analyze.waits.outside_waits import head_of_unbounded
 from unhang.model import EvidenceLine, Fix, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from unhang.analyze import leaving
-from unhang.analyze.callpath import innermost, user_path
+from unhang.analyze.calls.framework_loops import asks_to_end
+from unhang.analyze.calls.handled import WITH, in_its_handler, led_away, swallowed_by
 from unhang.analyze.failures import Failure, early_leavers
-from unhang.analyze.first_errors import SeenError, errors_of, first_error, is_log_only
-from unhang.analyze.framework_loops import asks_to_end
-from unhang.analyze.handled import WITH, in_its_handler, led_away, swallowed_by
-from unhang.analyze.order import left_out
-from unhang.analyze.overtaking import Overtaking
-from unhang.analyze.sides import started_ns
+from unhang.analyze.lines.first_errors import SeenError, errors_of, first_error, is_log_only
+from unhang.analyze.program.callpath import innermost, user_path
+from unhang.analyze.program.sides import started_ns
+from unhang.analyze.program.source import Condition, around, ends_block, handles_signal, surroundings
+from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around, ends_block, handles_signal, surroundings
-from unhang.analyze.trees import line_text
+from unhang.analyze.waits import leaving
+from unhang.analyze.waits.order import left_out
+from unhang.analyze.waits.overtaking import Overtaking
 from unhang.model import (
     EvidenceLine,
     Fix,

@@ -6,39 +6,35 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unhang.analyze.callpath import Path, user_path
-from unhang.analyze.divergence import Divergence
-from unhang.analyze.framework_loops import below, left_framework
-from unhang.analyze.handled import BegunAnew, begun_anew
-from unhang.analyze.leaving import ended_in_loop, exhausted_by, lead_of_waiting, made_other_rounds, other_transfers
-from unhang.analyze.loop_heads import (
-    Bound,
-    Start,
-    changed_bound,
-    counted_start,
-    end_of_generator,
-    keys_gone_over,
-    other_start,
-    set_by_role,
+from unhang.analyze.calls import loop_heads
+from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.framework_loops import below, left_framework
+from unhang.analyze.calls.handled import BegunAnew, begun_anew
+from unhang.analyze.calls.streams import stack_path
+from unhang.analyze.program import rounds
+from unhang.analyze.program.callpath import Path, user_path
+from unhang.analyze.program.may_differ import SAME
+from unhang.analyze.program.shared_state import ListOfCalls, list_of_calls
+from unhang.analyze.program.source import Loop
+from unhang.analyze.program.trees import line_text
+from unhang.analyze.program.ways_out import (
+    WayOut,
+    likeliest,
+    loop_left_by,
+    way_out_of,
+    way_past_above,
+    ways_out,
+    ways_past,
 )
-from unhang.analyze.may_differ import SAME
-from unhang.analyze.rounds import (
-    CountedApart,
-    CountOfFiles,
-    LeftLoop,
-    counted_apart,
-    counted_by_files,
-    ended_by_files,
-    ran_out,
-    rounds_of,
-)
-from unhang.analyze.shared_state import ListOfCalls, list_of_calls
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop
-from unhang.analyze.streams import stack_path
-from unhang.analyze.transfers import LeftTransfers, OtherCount
-from unhang.analyze.trees import line_text
-from unhang.analyze.ways_out import WayOut, likeliest, loop_left_by, way_out_of, way_past_above, ways_out, ways_past
+from unhang.analyze.waits.leaving import (
+    ended_in_loop,
+    exhausted_by,
+    lead_of_waiting,
+    made_other_rounds,
+    other_transfers,
+)
+from unhang.analyze.waits.transfers import LeftTransfers, OtherCount
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.advice import call_first
@@ -91,19 +87,19 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     )
     if loop.has_none:
         return replace(found, say="no round")
-    if (start := other_start(s.case, d)) is not None:
+    if (start := loop_heads.other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
-    if (bound := changed_bound(loop.frame, loop.header)) is not None:
+    if (bound := loop_heads.changed_bound(loop.frame, loop.header)) is not None:
         return _by_changed_bound(found, bound, loop, d.has_majority)
-    if (end := end_of_generator(header.file, header.line)) is not None:
+    if (end := loop_heads.end_of_generator(header.file, header.line)) is not None:
         return _by_generator(found, *end)
-    if (files := counted_by_files(header.file, header.line)) is not None:
+    if (files := rounds.counted_by_files(header.file, header.line)) is not None:
         return _by_files(found, files)
     sides = (d.reference_path, d.reference_call), (d.odd_path, d.odd_call)
     (stay, stayed), (left, gone) = sides if loop.stayers == d.reference else sides[::-1]
-    if is_data := ran_out(s.case, loop.leavers, loop.stayers, gone.created_ns, header):
+    if is_data := rounds.ran_out(s.case, loop.leavers, loop.stayers, gone.created_ns, header):
         return found
-    if (start := counted_start(stay, left)) is not None:
+    if (start := loop_heads.counted_start(stay, left)) is not None:
         return _began_elsewhere(found, d, start)
     many = list_of_calls(stayed.frames or ())
     if many is not None and (is_data is False or many.is_chosen):
@@ -118,10 +114,10 @@ def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Pat
     loop, (stay, left) = d.left_loop, ways
     assert loop is not None
     header, way = loop.head, way_out_of(s.case, stay, left, loop.leavers)
-    if way is None and (keys := keys_gone_over(header.file, header.line)):
+    if way is None and (keys := loop_heads.keys_gone_over(header.file, header.line)):
         return _by_keys(found, keys, header)
     if way is None and is_data is False:
-        files = ended_by_files(header.file, header.line)
+        files = rounds.ended_by_files(header.file, header.line)
         return _by_files(found, files) if files is not None else _not_the_data(found)
     if way is None:
         return resumed_apart(found, header)
@@ -172,7 +168,7 @@ def _retold(found: Found, say: str, words: Mapping[str, object], at: Frame, labe
     return replace(found, say=say, words={**found.words, **words}, **told)
 
 
-def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
+def _began_elsewhere(found: Found, d: Divergence, start: loop_heads.Start) -> Found:
     """Not the data but the first round differs: read from a checkpoint, a file or a setting that not all ranks had."""
     words = {
         "who": w.name_ranks(d.odd),
@@ -185,7 +181,11 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
 
 
 def _by_changed_bound(
-    found: Found, bound: Bound, sides: LeftLoop | LeftTransfers, is_decided: bool, because: str = "other bound"
+    found: Found,
+    bound: loop_heads.Bound,
+    sides: rounds.LeftLoop | LeftTransfers,
+    is_decided: bool,
+    because: str = "other bound",
 ) -> Found:
     """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
     counts = "the list that it goes over" if bound.is_list else "its number of rounds"
@@ -214,7 +214,7 @@ def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
     return _retold(found, "generator", words, frame, "end of the generator", cause=found.cause)
 
 
-def _by_files(found: Found, files: CountOfFiles) -> Found:
+def _by_files(found: Found, files: rounds.CountOfFiles) -> Found:
     """How many rounds there are hangs on the files that each rank finds for itself."""
     words = {"name": files.name, "text": files.text, "spot": w.spot(files.at)}
     return _retold(found, "files", words, files.at, "files", cause="filesystem-race", fixes=("one looks",))
@@ -307,7 +307,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         ("agree", "even"),
         location=header,
     )
-    bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
+    bound = None if gone.are_own and gone.other is None else loop_heads.changed_bound(gone.frame, gone.loop.header)
     if bound is not None:
         return _by_changed_bound(found, bound, gone, not is_even, "transfers")
     way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
@@ -315,7 +315,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         return _by_way_out(found, way, not is_even, how)
     if not (gone.other or gone.is_collective) and (by_role := _by_role(found, header)):
         return by_role
-    if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
+    if rounds.rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
         stay = stack_path(s.case, gone.waiter) if gone.is_collective else None
         if stay and (past := way_past_above(stay, gone.frame)):
             return _by_way_out(found, past, not is_even, "past", "past")
@@ -325,7 +325,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
 
 def _by_role(found: Found, header: Frame) -> Found | None:
     """One loop of all roles goes over what each of them sets for itself: these are not as many."""
-    name, numbers = set_by_role(header.file, header.line)
+    name, numbers = loop_heads.set_by_role(header.file, header.line)
     lines = [replace(header, line=n) for n in numbers]
     if not lines:
         return None
@@ -352,14 +352,14 @@ def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: Ot
         if by_role := _by_role(found, replace(gone.frame, line=gone.loop.header)):
             return by_role
         across = other.peer if other.rank == gone.waiter else gone.waiter
-        apart = counted_apart(gone.frame, gone.loop.header, stack_path(s.case, across) or ())
+        apart = rounds.counted_apart(gone.frame, gone.loop.header, stack_path(s.case, across) or ())
         return found if apart is None else _by_both_counts(found, apart, other)
     frame = replace(gone.frame, line=way.line)
     words = {"text": way.text, "way": w.place(frame)}
     return _retold(found, "round without", words, frame, "way past", fixes=("together", "agree"))
 
 
-def _by_both_counts(found: Found, apart: CountedApart, other: OtherCount) -> Found:
+def _by_both_counts(found: Found, apart: rounds.CountedApart, other: OtherCount) -> Found:
     """The two loops, and how the one comes to as many rounds as the other."""
     words = {
         **found.words, "mine_at": w.spot(apart.mine), "mine_over": apart.mine_over, "theirs_at": w.spot(apart.theirs),
@@ -388,8 +388,8 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         0.93 if culprits == (rank,) else 0.8, culprits, evidence_lines, words, "ended", _EVEN, **w.at_call(call, header)
     )
     until_ns = evidence.exit.time_ns if evidence.exit else 0
-    is_data = bool(until_ns) and ran_out(s.case, (rank,), others, until_ns, header)
-    is_even = rounds_of(frame, loop.header) == SAME
+    is_data = bool(until_ns) and rounds.ran_out(s.case, (rank,), others, until_ns, header)
+    is_even = rounds.rounds_of(frame, loop.header) == SAME
     way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,), is_even)
     if way is None:
         return resumed_apart(found, header)

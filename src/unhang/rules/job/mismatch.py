@@ -8,15 +8,15 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePath
 
-from unhang.analyze import logged_calls
 from unhang.analyze.by_kind import Events
-from unhang.analyze.first_errors import SeenError, errors_of
-from unhang.analyze.log_progress import failed_by_itself
-from unhang.analyze.open_calls import CPU_GENERATOR
-from unhang.analyze.passes import leaves_the_pass
-from unhang.analyze.pasted import threads_apart
+from unhang.analyze.lines import logged_calls
+from unhang.analyze.lines.first_errors import SeenError, errors_of
+from unhang.analyze.lines.log_progress import failed_by_itself
+from unhang.analyze.lines.pasted import threads_apart
+from unhang.analyze.lines.phases import leaves_the_pass
+from unhang.analyze.lines.told_apart import rounds_apart
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import rounds_apart
+from unhang.analyze.waits.open_calls import CPU_GENERATOR
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, OF_THE_DATA, OF_THE_PROGRAM, PAD, SEE_IT

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from unhang.analyze.align import StuckCollective, passed_mismatches
-from unhang.analyze.callpath import innermost, user_path
+from unhang.analyze.calls.align import StuckCollective, passed_mismatches
+from unhang.analyze.calls.positions import bare_op, numels, ranks_with_dump
 from unhang.analyze.hosts import ON_DEVICE
-from unhang.analyze.open_calls import STALLED, InFlight, awaited_call, in_flight
-from unhang.analyze.positions import bare_op, numels, ranks_with_dump
+from unhang.analyze.program.callpath import innermost, user_path
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.waits_for import edges_on
+from unhang.analyze.waits.open_calls import STALLED, InFlight, awaited_call, in_flight
+from unhang.analyze.waits.waits_for import edges_on
 from unhang.model import CollectiveCall, EvidenceLine, WaitEdge
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule

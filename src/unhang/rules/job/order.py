@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from unhang.analyze import order
-from unhang.analyze.callpath import Path, innermost, user_path
-from unhang.analyze.divergence import Divergence
-from unhang.analyze.first_errors import errors_of, is_log_only
-from unhang.analyze.going_on import not_come
-from unhang.analyze.locks import HeldOverCall, held_over_call
-from unhang.analyze.logged_calls import lines_of
-from unhang.analyze.loop_heads import SortedApart, loop_sorted_apart
-from unhang.analyze.metrics import is_metric
-from unhang.analyze.pasted import doings_of
-from unhang.analyze.sides import started_ns
+from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.loop_heads import SortedApart, loop_sorted_apart
+from unhang.analyze.calls.streams import stack_path
+from unhang.analyze.lines.first_errors import errors_of, is_log_only
+from unhang.analyze.lines.going_on import not_come
+from unhang.analyze.lines.logged_calls import lines_of
+from unhang.analyze.lines.pasted import doings_of
+from unhang.analyze.program.callpath import Path, innermost, user_path
+from unhang.analyze.program.metrics import is_metric
+from unhang.analyze.program.peers import SENDS
+from unhang.analyze.program.sides import started_ns
+from unhang.analyze.program.source import Condition, around, surroundings
+from unhang.analyze.program.trees import line_text
+from unhang.analyze.program.ways_out import way_past
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around, surroundings
-from unhang.analyze.streams import stack_path
-from unhang.analyze.transfers import (
+from unhang.analyze.waits import order
+from unhang.analyze.waits.locks import HeldOverCall, held_over_call
+from unhang.analyze.waits.transfers import (
     LeftOutTransfer,
     left_out_transfer,
     left_transfers,
@@ -27,9 +30,7 @@ from unhang.analyze.transfers import (
     with_new_transfer,
     wrong_peers,
 )
-from unhang.analyze.trees import line_text
-from unhang.analyze.waits_for import SENDS, edges_on
-from unhang.analyze.ways_out import way_past
+from unhang.analyze.waits.waits_for import edges_on
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import OF_THE_PROGRAM, decided_together, deciding, fixes_of, gate_of

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Protocol, TypeVar
 
-from unhang.analyze import told_apart
-from unhang.analyze.first_errors import first_error
-from unhang.analyze.log_progress import work_before_the_wait
-from unhang.analyze.logged_calls import lines_of
-from unhang.analyze.odd_ones import Told, counted_past, late_in_common_work, told_its_end
-from unhang.analyze.own_lines import OwnLine
+from unhang.analyze.lines import told_apart
+from unhang.analyze.lines.first_errors import first_error
+from unhang.analyze.lines.log_progress import work_before_the_wait
+from unhang.analyze.lines.logged_calls import lines_of
+from unhang.analyze.lines.odd_ones import Told, counted_past, late_in_common_work, told_its_end
+from unhang.analyze.lines.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import grouped
 from unhang.read.ras import Counts, Member, Report, reports_in

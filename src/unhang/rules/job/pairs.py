@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unhang.analyze.callpath import innermost, user_path
-from unhang.analyze.left_out import left_out_step
-from unhang.analyze.peers import Places, names_the_peer, places_for_ranks
+from unhang.analyze.calls.left_out import left_out_step
+from unhang.analyze.program.callpath import innermost, user_path
+from unhang.analyze.program.peers import SENDS, Places, names_the_peer, places_for_ranks
+from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import Situation
-from unhang.analyze.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
-from unhang.analyze.trees import line_text
-from unhang.analyze.waits_for import SENDS
+from unhang.analyze.waits.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
 from unhang.model import CallState, CollectiveCall, CollectiveTable, Fix, Frame, PendingCall
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of

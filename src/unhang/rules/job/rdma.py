@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from unhang.analyze.first_errors import errors_of
+from unhang.analyze.lines.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.rules.base import Found, rule

@@ -6,14 +6,14 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from unhang.analyze.align import StuckCollective, Unlike, calls_at, majority, members_of
-from unhang.analyze.callpath import innermost, user_path
-from unhang.analyze.divergence import Divergence
-from unhang.analyze.loop_heads import loop_over_set
-from unhang.analyze.order import is_of_size_alone, is_thread_race
-from unhang.analyze.positions import bare_op, numels
+from unhang.analyze.calls.align import StuckCollective, Unlike, calls_at, majority, members_of
+from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.loop_heads import loop_over_set
+from unhang.analyze.calls.positions import bare_op, numels
+from unhang.analyze.calls.streams import stack_path
+from unhang.analyze.program.callpath import innermost, user_path
 from unhang.analyze.situation import Situation
-from unhang.analyze.streams import stack_path
+from unhang.analyze.waits.order import is_of_size_alone, is_thread_race
 from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part

@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.activity import OF_RAY
-from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
-from unhang.analyze.host_waits import Forgetful, asks_ray, forgetful_actor, method_of
-from unhang.analyze.open_calls import (
+from unhang.analyze.lines.pasted import Doing, doings_of
+from unhang.analyze.program.callpath import Fork, fork_of, line_to_look_at
+from unhang.analyze.program.sides import ByCondition, Side, decided_by_condition
+from unhang.analyze.program.source import lines_that_call_the_same, surroundings
+from unhang.analyze.situation import Situation
+from unhang.analyze.waits.host_waits import Forgetful, asks_ray, forgetful_actor, method_of
+from unhang.analyze.waits.open_calls import (
     all_in_unknown_calls,
     all_wait_for_ray,
     all_without_task,
     driver_without_answer,
     is_under_way,
 )
-from unhang.analyze.pasted import Doing, doings_of
-from unhang.analyze.polling import blocked_loop
-from unhang.analyze.sides import ByCondition, Side, decided_by_condition
-from unhang.analyze.situation import Situation
-from unhang.analyze.source import lines_that_call_the_same, surroundings
-from unhang.analyze.standing import Stand, has_all_calls, sides, stands
+from unhang.analyze.waits.polling import blocked_loop
+from unhang.analyze.waits.standing import Stand, has_all_calls, sides, stands
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition

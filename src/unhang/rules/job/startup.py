@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import errors_of, first_error
-from unhang.analyze.pasted import doings_of
+from unhang.analyze.lines.first_errors import errors_of, first_error
+from unhang.analyze.lines.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits_for import under_way
+from unhang.analyze.waits.waits_for import under_way
 from unhang.model import LogEvent, RankEvidence
 from unhang.read.logs import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from unhang.analyze import log_progress
 from unhang.analyze.failures import is_timeout
-from unhang.analyze.first_errors import errors_of, first_error
-from unhang.analyze.going_on import (
+from unhang.analyze.lines import log_progress
+from unhang.analyze.lines.first_errors import errors_of, first_error
+from unhang.analyze.lines.going_on import (
     Known,
     bars_of_unlike_length,
     may_wait,
@@ -19,8 +19,8 @@ from unhang.analyze.going_on import (
     uneven_amounts,
     works_on,
 )
-from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
-from unhang.analyze.pasted import doings_of
+from unhang.analyze.lines.logged_calls import GroupCounters, TimedOut, lines_of, minority
+from unhang.analyze.lines.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent, grouped
 from unhang.rules import wording as w

@@ -6,10 +6,16 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze import by_kind
-from unhang.analyze.log_progress import slow_starts, slower, starved
-from unhang.analyze.lost_steps import always_skipped, never_a_number, no_gradient, scale_gone
-from unhang.analyze.own_lines import empty_epochs, same_evaluations
-from unhang.analyze.replicas import parted_replicas, steps_alone
+from unhang.analyze.lines.log_progress import slow_starts, slower, starved
+from unhang.analyze.lines.own_lines import empty_epochs, same_evaluations
+from unhang.analyze.lines.training import (
+    always_skipped,
+    never_a_number,
+    no_gradient,
+    parted_replicas,
+    scale_gone,
+    steps_alone,
+)
 from unhang.analyze.situation import Situation
 from unhang.analyze.slow_work import crowded
 from unhang.model import EvidenceLine, Fix, Location, LogLine, Reading

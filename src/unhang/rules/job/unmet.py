@@ -7,18 +7,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from unhang.analyze.align import StuckCollective, majority
-from unhang.analyze.callpath import Path, fork_of, innermost, user_path
-from unhang.analyze.open_calls import all_in_unknown_calls
-from unhang.analyze.order import predicted, tokens_of
-from unhang.analyze.peers import groups_in_turn
-from unhang.analyze.sides import started_ns
+from unhang.analyze.calls.align import StuckCollective, majority
+from unhang.analyze.calls.streams import Streams, stack_path
+from unhang.analyze.program.callpath import Path, fork_of, innermost, user_path
+from unhang.analyze.program.peers import groups_in_turn
+from unhang.analyze.program.sides import started_ns
+from unhang.analyze.program.source import Condition, around, frame_at
+from unhang.analyze.program.trees import files_beside, last_name, line_text, nodes_of
+from unhang.analyze.program.ways_out import only_way_past
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import Condition, around, frame_at
-from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.trees import files_beside, last_name, line_text, nodes_of
-from unhang.analyze.waits_for import setter_of, under_way
-from unhang.analyze.ways_out import only_way_past
+from unhang.analyze.waits.open_calls import all_in_unknown_calls
+from unhang.analyze.waits.order import predicted, tokens_of
+from unhang.analyze.waits.waits_for import setter_of, under_way
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly

@@ -1,0 +1,66 @@
+"""What processes took each for itself, or one for all: names with the time in them, and devices that were not shared out as was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang.analyze.by_kind import Events
+from unhang.model import LogEvent
+from unhang.model.lazy_pattern import lazy_pattern
+
+if TYPE_CHECKING:
+    from unhang.analyze.situation import Situation
+
+_STAMPED = re.compile(r"([\w.=-]*?)(?<!\d)((?:20)?\d{6})[-_T](\d\d)(\d\d)(\d\d)(?!\d)([\w.=-]*)(?=[/'\"\s]|$)")
+_APART_S, _MOST_SEARCHED = 120, 4000
+
+
+def named_apart(s: Situation, text: str) -> bool:
+    """Whether a folder on a missing path, in the text of an exception, has a time in its name, and a line tells of the same one seconds apart.
+
+    Each process then made a name of its own.
+    """
+    missing = [m.groups() for m in _STAMPED.finditer(text)]
+    told = {m.groups() for x in s.case.log[:_MOST_SEARCHED] for m in _STAMPED.finditer(x.text)} if missing else set()
+    alike = ((a, b) for a in missing for b in told if (a[0], a[1], a[5]) == (b[0], b[1], b[5]) and a != b)
+    return any(abs(_seconds(a[2:5]) - _seconds(b[2:5])) <= _APART_S for a, b in alike)
+
+
+def _seconds(clock: Sequence[str]) -> int:
+    hours, minutes, seconds = map(int, clock)
+    return 3600 * hours + 60 * minutes + seconds
+
+
+_IN_USE_MIB, _IDLE_MIB = 2048, 100
+
+
+class Alone(NamedTuple):
+    """The one `device` of several, `asked`, that is in use."""
+
+    device: str
+    asked: int
+    events: Sequence[LogEvent]
+
+
+def alone_in_use(events: Events) -> Alone | None:
+    """The one device in use where several were asked for and the others are empty, in a job that ran out of device memory."""
+    asked = {len((e["devices"] or e["devices_"]).split(",")) for e in events.of("device.asked")}
+    used = {e["index"]: e for e in events.of("device.in_use")}
+    full = [e for e in used.values() if (e.number("used") or 0) >= _IN_USE_MIB]
+    idle = [e for e in used.values() if (e.number("used") or 0) <= _IDLE_MIB]
+    if asked != {len(used)} or len(full) != 1 or len(idle) != len(used) - 1 or not events.has("oom.device"):
+        return None
+    return Alone(full[0]["index"], len(used), (*events.of("device.asked")[:1], *full, *idle))
+
+
+_ANOTHER, _MOST_LINES = lazy_pattern(r"\b(?:cuda|npu|xpu):[1-9]\d?\b"), 4000
+
+
+def on_one_device(s: Situation) -> Sequence[LogEvent]:
+    """The lines in which several local ranks name the same device as theirs, where another line names a second device: each does not see just one."""
+    told = {e["local_rank"]: e for e in s.events.of("device.of_local_rank")}
+    if len(told) < 2 or len({e["device"] for e in told.values()}) != 1:
+        return ()
+    return list(told.values()) if any(_ANOTHER.search(x.text) for x in s.case.log[:_MOST_LINES]) else ()

@@ -1,0 +1,1 @@
+"""Who waits for whom or for what, and whether it can ever end."""
