@@ -130,3 +130,14 @@ def test_judging_a_case_reads_no_tables_of_variables() -> None:
     )
     assert "unhang.rules.job.network" in fresh.stdout.split()
     assert not {"unhang.rules.env", "unhang.read.environment"} & set(fresh.stdout.split())
+
+
+@pytest.mark.parametrize(("exit_code", "told"), [(1, "user-exception"), (0, None)])
+def test_an_attempt_that_failed_is_told_where_the_last_one_went_well_and_the_job_failed_all_the_same(
+    exit_code: int, told: str | None
+) -> None:
+    failed = make_case(world=2, hang=None, exit_code=1, errors={1: "ValueError: no such trial@main:9"})
+    well = make_case({r: ["all_reduce[4]@main:3"] for r in (0, 1)}, world=2, hang=None, exit_code=exit_code)
+    found = judge(replace(well, attempt=1, earlier=(failed,))).findings
+    assert [f.cause for f in found] == ([told] if told else [])
+    assert [f.attempt for f in found] == ([0] if told else [])
