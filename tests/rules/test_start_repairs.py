@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,12 @@ import pytest
 
 from unhang.analyze.program.rounds import counted_by_files, ended_by_files
 from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.ways_out import way_past
 from unhang.analyze.situation import Situation
-from unhang.model import Frame
-from unhang.rules.start_repairs import left_by_asking, of_module, of_number, of_resume
+from unhang.fix.program import Program
+from unhang.model import Fix, Frame
+from unhang.rules.base import Found
+from unhang.rules.start_repairs import left_by_asking, of_module, of_number, of_resume, resumed_apart
 from unhang.testing import make_case
 
 
@@ -157,3 +161,56 @@ def test_all_leave_a_loop_of_which_each_asks_an_actor_for_the_end(test: str, is_
     found = list(left_by_asking(Situation(case), late))
     assert bool(found) is is_told
     assert all("over = torch.tensor(float(ray.get(" in fix.advice for fix in found)
+
+
+_GOES_ON = """\
+class Stream:
+    def epoch(self, n):
+        for start in range(self.seen, n, 4):
+            self.seen = start + 4
+            yield start
+def load(stream, state):
+    stream.seen = %s
+def run(stream):
+    for x in stream.epoch(40):
+        dist.all_reduce(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("state['seen'].get(dist.get_rank(), 0)", "stream.seen = min(places)"), ("0", ""), ("min(state['seen'])", "")],
+)
+def test_all_ranks_go_on_at_one_place(given: str, says: str, tmp_path: Path) -> None:
+    text = _GOES_ON % given
+    header = Frame(_file(tmp_path, text), _line(text, "for x in"), "run")
+    found = resumed_apart(Found(0.9, (0,), (), {}, "left", (), location=header), header)
+    assert [f.advice.split("; ")[-1] for f in found.fixes if isinstance(f, Fix)] == ([says] if says else [])
+    at = _line(text, "stream.seen =") if says else header.line
+    assert found.location is not None
+    assert found.location.line == at
+
+
+_SWITCHED = """\
+def step(model, ids, n, budget):
+    last = n >= budget
+    if n == 0:
+        return None
+    model.set_requires_gradient_sync(last)
+    loss = model(ids)
+    loss.backward()
+"""
+
+
+def test_the_line_that_switches_what_a_later_line_calls(tmp_path: Path) -> None:
+    frame = Frame(_file(tmp_path, _SWITCHED), _line(_SWITCHED, "backward"), "step")
+    passed = {c.text: way_past(frame, c, is_switch=True) for c in surroundings(frame.file, frame.line).conditions}
+    assert {text: at and at.line for text, at in passed.items()} == {"last": 5, "n != 0": None}
+    program = Program(Path(frame.file))
+    value = next(n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and "sync" in ast.unparse(n)).args[0]
+    assert ast.unparse(program.once_bound(value)) == "n >= budget"
+    twice = tmp_path / "twice.py"
+    twice.write_text(_SWITCHED.replace("        return None", "        last = False"))
+    program = Program(twice)
+    value = next(n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and "sync" in ast.unparse(n)).args[0]
+    assert program.once_bound(value) is value

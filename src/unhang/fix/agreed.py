@@ -186,7 +186,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     only_collectives(finding)
     line = line_left_out(program, gate, finding)
     if (value := value_of(program, gate)) is not None:
-        return _agree_on_value(program, value, finding, backend)
+        return _agree_on_value(program, program.once_bound(value), finding, backend)
     node, is_opposite = test_of(program, gate)
     is_plain(program, node)
     if count := sized_by(program, node, line):

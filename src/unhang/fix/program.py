@@ -144,6 +144,17 @@ class Program:
 
     # Changes.
 
+    def once_bound(self, value: ast.expr) -> ast.expr:
+        """What a name gets in the one line of its function that sets it, if that always runs before: all that read the name then go by the same."""
+        function = self.function_of(value)
+        given = [a.arg for a in ast.walk(function) if isinstance(a, ast.arg)]
+        sets = [n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        sets = [n for n in sets if isinstance(value, ast.Name) and n.id == value.id and n.id not in given]
+        at = self.parents[sets[0]] if len(sets) == 1 else None
+        if not (isinstance(at, ast.Assign) and at.targets == sets and at.lineno < value.lineno):
+            return value
+        return at.value if any(node in self.block_of(at) for node in self.around(value)) else value
+
     def replace(self, node: ast.expr | ast.stmt, new: str) -> None:
         """Puts text in the place of a node."""
         self.edits.append(Edit(self.start(node), self.end(node), new))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from unhang.analyze.calls.loop_heads import Place, resumed_place
 from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.program.source import Condition, frame_at, function_at, nodes_around, surroundings
 from unhang.analyze.program.trees import blocks_of, covers, functions_named, inside, last_name, nodes_of, program_nodes
@@ -126,9 +127,28 @@ def _are_two_ways(function: ast.AST, line: int, one: ast.Call, other: ast.Call) 
 
 
 def resumed_apart(found: Found, header: Frame) -> Found:
-    """A loop that some ranks left, of which the program shows that it begins at what one of them alone has read."""
-    fix = of_resume(header)
-    return replace(found, cause="code-divergence", fixes=(fix,)) if fix is not None else found
+    """A loop that some ranks left, of which the program shows that it begins at what one of them alone has read, or each for itself."""
+    fix, place = of_resume(header), resumed_place(header.file, header.line)
+    if fix is not None:
+        return replace(found, cause="code-divergence", fixes=(fix,))
+    return found if place is None else _from_its_own_place(found, place)
+
+
+def _from_its_own_place(found: Found, place: Place) -> Found:
+    """The ranks go on at places that are not the same: all of them are to take the first."""
+    target = place.text.partition("=")[0].strip()
+    fix = edit(
+        f"Go on at one place: each rank sets `{target}` for itself, and has as many rounds as are left from there",
+        f"# {w.spot(place.frame)}, behind `{place.text}`, on every rank: the first of all their places\n"
+        f"places = [None] * dist.get_world_size(); dist.all_gather_object(places, {target}); {target} = min(places)",
+        verify=CLEAN,
+    )
+    words = {**found.words, "name": target, "set": w.place(place.frame), "text": place.text}
+    seen = w.code_line(place.frame, "place to go on from")
+    return replace(
+        found, say="from its own place", words=words, location=place.frame, fixes=(fix,), confidence=0.85,
+        evidence=(*found.evidence, *seen),
+    )  # fmt: skip
 
 
 def of_resume(header: Frame) -> Fix | None:

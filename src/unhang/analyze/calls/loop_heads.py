@@ -11,16 +11,19 @@ from typing import NamedTuple
 
 from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.program.callpath import Path, loops_on
+from unhang.analyze.program.may_differ import OWN, may_differ
 from unhang.analyze.program.rounds import is_in
 from unhang.analyze.program.sides import differing
-from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, surroundings
+from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, scopes_at, surroundings
 from unhang.analyze.program.trees import (
     Function,
     functions_in,
+    functions_named,
     inside,
     last_name,
     line_text,
     names_in,
+    program_nodes,
     tree_of,
 )
 from unhang.analyze.program.ways_out import WayOut, ways_of
@@ -341,6 +344,45 @@ def end_of_generator(path: str, header: int) -> tuple[Frame, WayOut] | None:
     others = [n for n in function.body if n not in loops]
     ways = [*ways_of(others, in_loop=False), *(w for n in loops for w in ways_of(n.body, in_loop=True))]
     return (Frame(file, ways[0].line, function.name), ways[0]) if len(ways) == 1 else None
+
+
+class Place(NamedTuple):
+    """Where the program's own iterator goes on from: `name`, an attribute that the line of `frame` sets from outside, as `text`, to what a rank has for itself."""
+
+    frame: Frame
+    name: str
+    text: str
+
+
+def resumed_place(path: str, header: int) -> Place | None:
+    """Of a loop over an iterator of the program's: the one line that tells it from outside where to go on, if it does so for each rank by itself."""
+    loop, folder = loop_at(path, header), str(Folder(path).parent)
+    over = unwrapped(loop.iter) if isinstance(loop, ast.For | ast.AsyncFor) else None
+    is_method = isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute)
+    wanted = last_name(over.func) if isinstance(over, ast.Call) and is_method else "__iter__"
+    named = functions_named(folder, wanted) if isinstance(over, ast.Call | ast.Name | ast.Attribute) else []
+    begins = {name for _, function in named for name in _begun_at(function)} if len(named) == 1 else set()
+    sets = [
+        (file, n, n.targets[0].attr)
+        for file, n in program_nodes(folder)
+        if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute) and n.targets[0].attr in begins
+        if last_name(n.targets[0].value) != "self"
+    ]
+    if len(sets) != 1:
+        return None
+    file, node, name = sets[0]
+    is_own = may_differ(file, node.value, scopes_at(file, node.lineno), is_test=False) == OWN
+    return Place(frame_at(file, node.lineno), name, line_text(file, node.lineno)) if is_own else None
+
+
+def _begun_at(generator: Function) -> Iterator[str]:
+    """The attributes of an object at which its generator begins to count."""
+    for loop in inside(generator, ast.For):
+        match loop.iter:
+            case ast.Call(func=ast.Name("range"), args=[ast.Attribute(value=ast.Name("self"), attr=name), _, *_]) if (
+                any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(loop))
+            ):
+                yield name
 
 
 def _generator(path: str, name: str) -> tuple[str, Function] | None:

@@ -77,13 +77,16 @@ def only_way_past(frame: Frame) -> WayOut | None:
 _TESTS = (ast.If, ast.While, ast.For, ast.Try, ast.Match)
 
 
-def way_past(frame: Frame | None, gate: Condition | None) -> Frame | None:
-    """The line of a test that leads past the frame's, by leaving the function or the round, or by what it sets; None where the frame's line stands within it."""
+def way_past(frame: Frame | None, gate: Condition | None, is_switch: bool = False) -> Frame | None:
+    """The line of a test that leads past the frame's, by leaving the function or the round, or by what it sets; None where the frame's line stands within it.
+
+    `is_switch`: only a line that is no test itself, and sets what the call goes by.
+    """
     if frame is None or gate is None or gate.path != frame.file or gate.line == frame.line:
         return None
     chain = nodes_around(gate.path, gate.line)
     at = next((n for n in reversed(chain) if isinstance(n, ast.stmt) and n.lineno == gate.line), None)
-    is_around = at is None or (isinstance(at, _TESTS) and covers(at, frame.line))
+    is_around = at is None or (isinstance(at, _TESTS) and (is_switch or covers(at, frame.line)))
     return None if is_around else frame_at(gate.path, gate.line)
 
 

@@ -169,10 +169,11 @@ def _parted(s: Situation, d: Divergence) -> Found:
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     undecided = one_sided[0] if one_sided else d.location if d.in_library else None
     is_plain = say in ("alone", "skipped") and d.by_condition is None
-    passed = way_past(frame, gate) if say == "skipped" else None
+    passed = way_past(frame, gate, is_switch=say == "alone") if say in ("skipped", "alone") else None
     told = caught[0] if caught else remedy.at or passed or (frame if d.is_decided else undecided)
     if passed is not None and told == passed:
-        say, more = f"led past/{say}", {**more, **_way_words(passed)}
+        how = "switched" if say == "alone" else "led past"
+        say, more = f"{how}/{say}", {**more, **_way_words(passed)}
     words = {
         "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),

@@ -98,7 +98,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     sides = (d.reference_path, d.reference_call), (d.odd_path, d.odd_call)
     (stay, stayed), (left, gone) = sides if loop.stayers == d.reference else sides[::-1]
     if is_data := rounds.ran_out(s.case, loop.leavers, loop.stayers, gone.created_ns, header):
-        return found
+        return resumed_apart(found, header)
     if (start := loop_heads.counted_start(stay, left)) is not None:
         return _began_elsewhere(found, d, start)
     many = list_of_calls(stayed.frames or ())
