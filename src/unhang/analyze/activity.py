@@ -342,3 +342,10 @@ def _awaited_by(task: WaitingTask) -> str:
     if any(f.function in functions and file in f.file for f in task.frames for file, functions in _POOLS_OF_TASKS):
         return _CONNECTION
     return next((_WITHIN[_name(f)] for f in task.frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "something")
+
+
+def is_blocked(evidence: RankEvidence | None) -> bool:
+    """Whether a thread of the rank waits for other ranks; a rank without a stack is taken at its calls' word."""
+    if evidence is None or not evidence.stacks:
+        return True
+    return any(in_communication(stack) for stack in evidence.stacks)

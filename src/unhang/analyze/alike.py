@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from unhang.analyze.activity import is_blocked
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits.waits_for import is_blocked
 from unhang.model import CollectiveTable, ProcessGroup, RankEvidence, grouped, user_frames
 
 MOST_NODES = 64  # that are read of a large job

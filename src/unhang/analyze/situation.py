@@ -109,7 +109,7 @@ class Situation:
     @cached_property
     def waits(self) -> WaitsFor:
         """The waits-for graph."""
-        return waits_for(self.case, self.stuck, self.recorded)
+        return waits_for(self.case, self.stuck, self.recorded, self.index)
 
     @cached_property
     def recorded(self) -> RecordedWaits:

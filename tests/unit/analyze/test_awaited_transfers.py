@@ -8,7 +8,7 @@ import pytest
 
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.open_calls import oldest_wait_ns
-from unhang.analyze.waits.waits_for import awaited_transfer
+from unhang.analyze.waits.sends import awaited_transfer
 from unhang.model import PendingCall
 from unhang.testing import make_case, pending
 

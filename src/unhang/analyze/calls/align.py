@@ -9,8 +9,8 @@ Legend of shapes: N rows, S positions (distinct sequence numbers) of one group, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from unhang.analyze.calls.positions import ROOTED_OPS, CallIndex, Position, bare_op, may_be_uneven, numels
@@ -149,6 +149,20 @@ def stuck_collectives(case: Case, index: CallIndex | None = None) -> tuple[Stuck
     index = index or CallIndex(case.calls)
     found = [s for g in index.groups_with_open_calls() if (s := _stuck_in(index, g)) is not None]
     return tuple(sorted(found, key=lambda s: s.since_ns))
+
+
+def stuck_behind(index: CallIndex, stuck: Sequence[StuckCollective]) -> Iterator[StuckCollective]:
+    """Further positions of the same groups in which members wait for others: in a call with a root the others may go on before it is over."""
+    for first in stuck:
+        waiting = set(first.waiting)
+        for seq in index.open_positions(first.index, _MOST_IN_FLIGHT) if first.missing else ():
+            position = index.position(first.index, seq)
+            if seq > first.seq and position is not None and (missing := missing_at(index, position)):
+                further = _stuck_at(index, position, missing)
+                new = tuple(r for r in further.waiting if r not in waiting)
+                waiting |= set(new)
+                if new:
+                    yield replace(further, waiting=new)
 
 
 _MOST_PASSED = 8

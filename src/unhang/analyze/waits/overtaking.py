@@ -13,7 +13,7 @@ from unhang.analyze.calls.align import StuckCollective
 from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.program.callpath import Fork, Path, fork_of, is_same_function, user_path
 from unhang.analyze.program.source import around, surroundings
-from unhang.analyze.waits.waits_for import awaited_transfer
+from unhang.analyze.waits.sends import awaited_transfer
 from unhang.model import CallState, Case, CollectiveCall, Frame, WaitEdge
 
 _MOST_RANKS = 64

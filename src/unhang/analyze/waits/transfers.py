@@ -17,7 +17,7 @@ from unhang.analyze.program.rounds import goes_through, rounds_of
 from unhang.analyze.program.source import Loop, surroundings
 from unhang.analyze.program.ways_out import ways_out
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits.waits_for import awaited_transfer, unmatched_p2p
+from unhang.analyze.waits.sends import OF_ANY, awaited_transfer, unmatched_p2p
 from unhang.model import CallState, Frame, PendingCall, WaitEdge
 
 _LEAST_PAST, _LEAST_STRETCH = 3, 3
@@ -182,7 +182,7 @@ class LeftTransfers:
     """Ranks that left a loop in which they made transfers, one of which `waiter` still waits for.
 
     `are_own`: the stayers are in loops of their own in the same function, as pipeline stages or two sides of a queue are.
-    `is_collective`: it is a collective, and the leavers are in one of another group.
+    `is_collective`: it is a collective, and the leavers are in one of another group. `of_any`: the waiter takes whoever sends, and `loop` is its own.
     `other`: who made another number of transfers in a row than each time before, where that is known.
     """
 
@@ -195,6 +195,7 @@ class LeftTransfers:
     are_own: bool = False
     other: OtherCount | None = None
     is_collective: bool = False
+    of_any: bool = False
 
 
 def left_transfers(s: Situation) -> LeftTransfers | None:
@@ -202,7 +203,9 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
     for edge in s.waits.edges if s.divergence is None and s.primary_failure is None and s.judges_waits else ():
         if edge.kind == "collective" and (of_group := _left_to_another_group(s, edge)) is not None:
             return of_group
-        peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 else None
+        if OF_ANY in edge.what and (of_any := _left_by_all_senders(s, edge)) is not None:
+            return of_any
+        peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 and OF_ANY not in edge.what else None
         evidence, stay = s.case.ranks.get(-1 if peer is None else peer), stack_path(s.case, edge.waiter)
         if peer is None or evidence is None or not stay:
             continue
@@ -224,6 +227,19 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
             stayers = tuple(r for r, path in sorted(paths.items()) if _is_in_a_loop_of(path, own[0]))
             return LeftTransfers((peer,), stayers, edge.waiter, edge.what, *own, are_own=True)
     return None
+
+
+def _left_by_all_senders(s: Situation, edge: WaitEdge) -> LeftTransfers | None:
+    """Of a receive from whoever sends: all others wait, or have ended, outside of the loops from which they sent."""
+    stay = stack_path(s.case, edge.waiter)
+    loops, senders = loops_on(stay or ()), [t for e in s.waits.edges_of(edge.waiter) for t in e.targets]
+    sent = {r: p for r in senders if r in s.case.ranks and (p := _last_transfer(s, r, edge.waiter))}
+    if not loops or not sent or not {edge.waiter, *senders} <= set(s.proven):
+        return None
+    ways = {r: stack_path(s.case, r) or () for r in sent}
+    gone = [r for r in sent if any(not goes_through(ways[r], f, loop) for _, f, loop in loops_on(sent[r]))]
+    told = LeftTransfers(tuple(gone), (edge.waiter,), edge.waiter, edge.what, *loops[-1][1:], of_any=True)
+    return told if len(gone) == len(sent) else None
 
 
 def _is_held_in_a_circle(s: Situation, edge: WaitEdge, peer: int, left: Path) -> bool:

@@ -12,13 +12,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from unhang.analyze.activity import in_communication
-from unhang.analyze.calls.align import StuckCollective
-from unhang.analyze.calls.positions import bare_op
+from unhang.analyze.activity import is_blocked
+from unhang.analyze.calls.align import StuckCollective, stuck_behind
+from unhang.analyze.calls.positions import CallIndex, bare_op
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.hosts import ON_DEVICE, may_still_call, runs_without_gil, waits_there
-from unhang.analyze.program.peers import RECEIVES, SENDS
 from unhang.analyze.waits.recorded_waits import RecordedWaits
+from unhang.analyze.waits.sends import p2p_edges
 from unhang.analyze.waits.standing import seen_edges
 from unhang.model import (
     CallState,
@@ -153,8 +153,6 @@ def never_ending(graph: WaitsFor, gone: Collection[int], may_end: Collection[int
     return tuple(sorted(candidates))
 
 
-_P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
-_BLOCKING, _TELLS = ("send", "recv"), ("send", "recv", "work_wait")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -169,13 +167,6 @@ def _host_waits(case: Case, rank: int) -> bool:
     evidence = case.ranks.get(rank)
     has_stood = case.hang is not None and not case.hang.withdrawn
     return evidence is not None and has_stood and runs_without_gil(evidence.main_stack) and waits_there(case, rank)
-
-
-def is_blocked(evidence: RankEvidence | None) -> bool:
-    """Whether a thread of the rank waits for other ranks; a rank without a stack is taken at its calls' word."""
-    if evidence is None or not evidence.stacks:
-        return True
-    return any(in_communication(stack) for stack in evidence.stacks)
 
 
 def _gave_up_waiting(evidence: RankEvidence | None) -> bool:
@@ -197,54 +188,6 @@ def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Colle
                 what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
                 differs = bool(other and not missing)
                 yield WaitEdge(rank, targets, "collective", what, s.group.name, s.seq, call.created_ns, differs)
-
-
-def _count(evidence: RankEvidence | None, kinds: Sequence[str], peer: int | None, tag: int | None = None) -> int:
-    calls = evidence.pending if evidence else ()
-    return sum(c.kind in kinds and (peer is None or c.peer == peer) and (tag is None or c.tag == tag) for c in calls)
-
-
-def unmatched_p2p(case: Case, rank: int) -> tuple[PendingCall, ...]:
-    """The rank's sends and receives for which the peer has issued too few of the other side; those in which it waits come first."""
-    found, seen = [], {}  # type: ignore[var-annotated]
-    for call in case.ranks[rank].pending:
-        if call.kind not in _P2P or call.peer is None:
-            continue
-        side = RECEIVES if call.kind in RECEIVES else SENDS
-        key = (side, call.peer, call.tag)
-        seen[key] = seen.get(key, 0) + 1
-        if call.ended_ns is None and _issued(case, rank, call) < (call.nth or seen[key]):
-            found.append(call)
-    return tuple(sorted(found, key=lambda c: (c.kind not in _BLOCKING, not c.awaited_ns)))
-
-
-def _issued(case: Case, rank: int, call: PendingCall) -> int:
-    """How many of the other side of a rank's transfer its peer has issued, also those that its record no longer holds."""
-    evidence = case.ranks.get(-1 if call.peer is None else call.peer)
-    other = SENDS if call.kind in RECEIVES else RECEIVES
-    if not call.nth:
-        return _count(evidence, other, rank, call.tag)
-    like = (rank, call.tag, call.group)
-    made = [c for c in evidence.pending if c.kind in other] if evidence else []
-    return max((c.nth for c in made if (c.peer, c.tag, c.group) == like), default=0)
-
-
-def awaited_transfer(case: Case, rank: int) -> PendingCall | None:
-    """The send or receive in which the rank waits. One that it has merely begun only where nothing tells for which it waits."""
-    is_told = any(c.ended_ns is None and (c.kind in _TELLS or c.awaited_ns) for c in case.ranks[rank].pending)
-    calls = unmatched_p2p(case, rank)
-    return next((c for c in calls if c.kind in _BLOCKING or c.awaited_ns or not is_told), None)
-
-
-def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
-    for rank, evidence in case.ranks.items():
-        if not evidence.pending or not any(c.kind in _P2P for c in evidence.pending) or not is_blocked(evidence):
-            continue
-        call = awaited_transfer(case, rank)
-        if call is not None and call.peer is not None:
-            arrow = f"from rank {call.peer}" if call.kind in RECEIVES else f"to rank {call.peer}"
-            what, since = f"{call.kind} {arrow}", call.awaited_ns or call.started_ns
-            yield WaitEdge(rank, (call.peer,), "p2p", what, call.group, call.index, since)
 
 
 def under_way(evidence: RankEvidence, kind: str) -> PendingCall | None:
@@ -363,7 +306,7 @@ def _has_recorded_waits_only(case: Case, rank: int) -> bool:
     return evidence is None or not (evidence.stacks or evidence.pending) or _host_waits(case, rank)
 
 
-def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWaits) -> WaitsFor:
+def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWaits, index: CallIndex) -> WaitsFor:
     """The graph of one case; `stuck` as `stuck_collectives` gives it.
 
     A rank that has a stack, or of which more than its recorded calls is known, waits in every open call; of the others only
@@ -372,8 +315,9 @@ def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWa
     plain = {r for r in recorded.fronts if _has_recorded_waits_only(case, r)}
     found = (
         *_collective_edges(case, stuck, plain),
+        *_collective_edges(case, [b for b in stuck_behind(index, stuck) if b.group.backend != ON_DEVICE], plain),
         *recorded.edges(plain, stuck),
-        *_p2p_edges(case),
+        *p2p_edges(case),
         *_start_up_edges(case),
         *_monitored_edges(case),
         *seen_edges(case),

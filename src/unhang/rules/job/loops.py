@@ -307,8 +307,11 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         ("agree", "even"),
         location=header,
     )
-    bound = None if gone.are_own and gone.other is None else loop_heads.changed_bound(gone.frame, gone.loop.header)
-    if bound is not None:
+    if gone.of_any:
+        return replace(found, say="of any", culprits=(), fixes=("sum of counts",), confidence=0.8)
+    if (gone.other or not gone.are_own) and (
+        bound := loop_heads.changed_bound(gone.frame, gone.loop.header)
+    ) is not None:
         return _by_changed_bound(found, bound, gone, not is_even, "transfers")
     way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
     if way is not None:
@@ -326,8 +329,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
 def _by_role(found: Found, header: Frame) -> Found | None:
     """One loop of all roles goes over what each of them sets for itself: these are not as many."""
     name, numbers = loop_heads.set_by_role(header.file, header.line)
-    lines = [replace(header, line=n) for n in numbers]
-    if not lines:
+    if not (lines := [replace(header, line=n) for n in numbers]):
         return None
     head = found.location.line if found.location else 0
     words = {"name": name, "set": w.lines_of(lines), "src": 0, "head": head}
@@ -346,8 +348,7 @@ def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: Ot
     side = "sends to" if other.is_send else "receives from"
     way = next(iter(ways_past(gone.frame.file, gone.loop, gone.frame.line)), None) if other.made < other.usual else None
     words = {"rank": other.rank, "made": other.made, "usual": other.usual, "side": f"{side} rank {other.peer}"}
-    words |= {"at": w.at(gone.frame)}
-    found = replace(found, words={**found.words, **words}, say="other count", confidence=0.88)
+    found = replace(found, words={**found.words, **words, "at": w.at(gone.frame)}, say="other count", confidence=0.88)
     if way is None:
         if by_role := _by_role(found, replace(gone.frame, line=gone.loop.header)):
             return by_role
