@@ -65,12 +65,17 @@ def ways_past(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
 def only_way_past(frame: Frame) -> WayOut | None:
     """The one test that leads past a line: within the loop around it, else by a `return` before it."""
     loops = surroundings(frame.file, frame.line).loops
-    if loops:
-        ways = ways_past(frame.file, loops[-1], frame.line)
-    else:
-        function = function_at(frame.file, frame.line)
-        found = ways_of(function.body, in_loop=False) if function else ()
-        ways = tuple(way for way in found if way.leaves_at < frame.line)
+    if not loops:
+        return way_before(frame)
+    ways = ways_past(frame.file, loops[-1], frame.line)
+    return ways[0] if len(ways) == 1 else None
+
+
+def way_before(frame: Frame) -> WayOut | None:
+    """The one `return` under a test before a line of its function."""
+    function = function_at(frame.file, frame.line)
+    found = ways_of(function.body, in_loop=False) if function else ()
+    ways = [way for way in found if way.leaves_at < frame.line]
     return ways[0] if len(ways) == 1 else None
 
 

@@ -11,21 +11,12 @@ from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.calls.framework_loops import below, left_framework
 from unhang.analyze.calls.handled import BegunAnew, begun_anew
 from unhang.analyze.calls.streams import stack_path
-from unhang.analyze.program import rounds
+from unhang.analyze.program import rounds, ways_out
 from unhang.analyze.program.callpath import Path, user_path
 from unhang.analyze.program.may_differ import SAME
 from unhang.analyze.program.shared_state import ListOfCalls, list_of_calls
 from unhang.analyze.program.source import Loop
 from unhang.analyze.program.trees import line_text
-from unhang.analyze.program.ways_out import (
-    WayOut,
-    likeliest,
-    loop_left_by,
-    way_out_of,
-    way_past_above,
-    ways_out,
-    ways_past,
-)
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.leaving import (
     ended_in_loop,
@@ -113,7 +104,7 @@ def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Pat
     """What may have ended the rounds, where nothing before the loop tells. `ways`: of those who stay, of those who left."""
     loop, (stay, left) = d.left_loop, ways
     assert loop is not None
-    header, way = loop.head, way_out_of(s.case, stay, left, loop.leavers)
+    header, way = loop.head, ways_out.way_out_of(s.case, stay, left, loop.leavers)
     if way is None and (keys := loop_heads.keys_gone_over(header.file, header.line)):
         return _by_keys(found, keys, header)
     if way is None and is_data is False:
@@ -123,7 +114,7 @@ def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Pat
         return resumed_apart(found, header)
     if not d.has_majority:  # those who took the way out did what the others did not
         found = replace(found, culprits=loop.leavers)
-    if (around := loop_left_by(way, stay)) is not None:
+    if (around := ways_out.loop_left_by(way, stay)) is not None:
         at, header_line = around
         found = replace(found, words={**found.words, "loop": w.place(at), "header": header_line})
     said, asked = _by_way_out(found, way, d.has_majority), call_first(below(stay, way[0]))
@@ -198,7 +189,9 @@ def _by_changed_bound(
     return replace(told, evidence=(*told.evidence, *seen))
 
 
-def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, because: str = "", says: str = "") -> Found:
+def _by_way_out(
+    found: Found, way: tuple[Frame, ways_out.WayOut], is_decided: bool, because: str = "", says: str = ""
+) -> Found:
     """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
     frame, out = way
     test = out.text.removeprefix("if ").removesuffix(":")
@@ -208,7 +201,7 @@ def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, becau
     return _retold(found, say, words, frame, "way out", confidence=sure, fixes=(_ALL_ALIKE[says],))
 
 
-def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
+def _by_generator(found: Found, frame: Frame, end: ways_out.WayOut) -> Found:
     """What the loop goes over is a generator of the program, which a test ends early."""
     words = {"way": w.place(frame), "text": end.text, "out_line": end.line}
     return _retold(found, "generator", words, frame, "end of the generator", cause=found.cause)
@@ -307,6 +300,9 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         ("agree", "even"),
         location=header,
     )
+    early = ways_out.way_before(header) if gone.are_own and gone.other is None else None
+    if early is not None:  # it came to that function as ever, and went by the loop in it
+        return _by_way_out(found, (replace(header, line=early.line), early), not is_even, "left before", "past")
     if gone.of_any:
         return replace(found, say="of any", culprits=(), fixes=("sum of counts",), confidence=0.8)
     if (gone.other or not gone.are_own) and (
@@ -320,7 +316,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         return by_role
     if rounds.rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
         stay = stack_path(s.case, gone.waiter) if gone.is_collective else None
-        if stay and (past := way_past_above(stay, gone.frame)):
+        if stay and (past := ways_out.way_past_above(stay, gone.frame)):
             return _by_way_out(found, past, not is_even, "past", "past")
         found = replace(found, cause="code-divergence", fixes=("together", "agree"))
     return found if gone.other is None else _of_another_count(s, found, gone, gone.other)
@@ -337,16 +333,20 @@ def _by_role(found: Found, header: Frame) -> Found | None:
     return replace(told, evidence=(*told.evidence, *(line for f in lines[1:] for line in w.code_line(f, "rounds"))))
 
 
-def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, WayOut] | None:
-    ways = ((gone.frame, way) for way in ways_out(gone.frame.file, gone.loop, gone.frame.line))
-    found = likeliest(s.case, ways, gone.leavers)
+def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, ways_out.WayOut] | None:
+    ways = ((gone.frame, way) for way in ways_out.ways_out(gone.frame.file, gone.loop, gone.frame.line))
+    found = ways_out.likeliest(s.case, ways, gone.leavers)
     return (replace(found[0], line=found[1].line), found[1]) if found else None
 
 
 def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
     """The rank whose transfers in a row were not as many as each time before, and what in its loop may be the reason."""
     side = "sends to" if other.is_send else "receives from"
-    way = next(iter(ways_past(gone.frame.file, gone.loop, gone.frame.line)), None) if other.made < other.usual else None
+    way = (
+        next(iter(ways_out.ways_past(gone.frame.file, gone.loop, gone.frame.line)), None)
+        if other.made < other.usual
+        else None
+    )
     words = {"rank": other.rank, "made": other.made, "usual": other.usual, "side": f"{side} rank {other.peer}"}
     found = replace(found, words={**found.words, **words, "at": w.at(gone.frame)}, say="other count", confidence=0.88)
     if way is None:
@@ -391,7 +391,7 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
     until_ns = evidence.exit.time_ns if evidence.exit else 0
     is_data = bool(until_ns) and rounds.ran_out(s.case, (rank,), others, until_ns, header)
     is_even = rounds.rounds_of(frame, loop.header) == SAME
-    way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,), is_even)
+    way = None if is_data else ways_out.way_out_of(s.case, user_path(call.frames), (), (rank,), is_even)
     if way is None:
         return resumed_apart(found, header)
     frame, out = way

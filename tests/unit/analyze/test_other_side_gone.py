@@ -1,4 +1,4 @@
-"""A receive from whoever sends first waits for all that may send: only if none of them can is it for ever."""
+"""Sends and receives whose other side has gone on: that of whoever sends first is for ever only if none can send."""
 
 from __future__ import annotations
 
@@ -49,3 +49,33 @@ def test_it_waits_for_ever_where_nobody_can_send() -> None:
 @pytest.mark.parametrize("case", [_case(working=(1,)), _case(sending=True)])
 def test_it_may_end_where_one_is_at_work_or_sends(case: Case) -> None:
     assert Situation(case).proven == ()
+
+
+_EXCHANGES = """\
+def exchange(field):
+    %s
+    for peer in field.peers:
+        dist.isend(x, peer)
+        dist.irecv(x, peer)
+    for request in requests:
+        request.wait()
+def main(field):
+    for step in range(9):
+        exchange(field)
+        dist.all_reduce(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "cause", "line"),
+    [("if not field.wet: return", "code-divergence", 2), ("requests = []", "uneven-inputs", 3)],
+)
+def test_who_left_the_function_before_its_loop(first: str, cause: str, line: int) -> None:
+    at = "main:10>exchange:4"
+    met = {r: [pending(k, 1 - r, True, where=at) for k in ("isend", "irecv")] * 3 for r in (0, 1)}
+    waits = {0: [*met[0], pending("isend", 1, where="main:10>exchange:7")], 1: met[1]}
+    stacks = {0: "main:10>exchange:7>~comm", 1: "main:11>~comm"}
+    calls = {0: ["all_reduce[4]@main:11"] * 3, 1: [*["all_reduce[4]@main:11"] * 3, "all_reduce[4]@main:11 !"]}
+    found = judge(make_case(calls, world=2, source=_EXCHANGES % first, stacks=stacks, pending=waits)).findings[0]
+    assert found.location is not None
+    assert (found.cause, found.location.line) == (cause, line)
