@@ -35,7 +35,7 @@ from unhang.rules.remedies import fail_together
 from unhang.rules.repairs import of_list
 from unhang.rules.start_repairs import resumed_apart
 
-_ALL_ALIKE = {"skipped": "together", "past": "skip together", "left early": "leave together"}
+_ALL_ALIKE = {"skipped": "together", "left early": "leave together"}  # else: skip together
 _EVEN = ("agree", "join", "even")
 
 
@@ -198,7 +198,7 @@ def _by_way_out(
     words = {"way": w.place(frame), "text": out.text, "test": test, "out_line": out.line}
     says = says or ("skipped" if out.text.startswith("except") else "left early")
     sure, say = 0.86 if is_decided else 0.78, f"{says}/{because or says}"
-    return _retold(found, say, words, frame, "way out", confidence=sure, fixes=(_ALL_ALIKE[says],))
+    return _retold(found, say, words, frame, "way out", confidence=sure, fixes=(_ALL_ALIKE.get(says, "skip together"),))
 
 
 def _by_generator(found: Found, frame: Frame, end: ways_out.WayOut) -> Found:
@@ -302,7 +302,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     )
     early = ways_out.way_before(header) if gone.are_own and gone.other is None else None
     if early is not None:  # it came to that function as ever, and went by the loop in it
-        return _by_way_out(found, (replace(header, line=early.line), early), not is_even, "left before", "past")
+        return _by_way_out(found, (replace(header, line=early.line), early), not is_even, says="left before")
     if gone.of_any:
         return replace(found, say="of any", culprits=(), fixes=("sum of counts",), confidence=0.8)
     if (gone.other or not gone.are_own) and (
