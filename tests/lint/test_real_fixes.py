@@ -21,6 +21,7 @@ six more are found there, all are quiet after, and none of the others.
 `seventeenth` (4 of 15, one more with what is less sure, and no mended program found) was measured after that,
 `eighteenth` (4 of 15, and one more found that is not quiet after) by the same rules, and then both served so too:
 nine more are found there, none of the others, and all their mended programs are quiet.
+`nineteenth` (8 of 15, one more with what is less sure, and no mended program found; its mechanisms come as often in it as in public threads) was measured after that, and has served nothing yet.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """
@@ -54,6 +55,7 @@ FOUND = {
     "sixteenth": {"01", "02", "03", "07", "09", "10", "11", "13", "14"},
     "seventeenth": {"01", "02", "05", "06", "09", "10", "11", "12", "13", "14"},
     "eighteenth": {"01", "03", "04", "08", "09", "11", "15"},
+    "nineteenth": {"01", "02", "03", "04", "11", "13", "14", "15"},
 }
 # Found by rules that are off by default, or with --depth 9.
 MORE = {
@@ -75,6 +77,7 @@ MORE = {
     "sixteenth": set[str](),
     "seventeenth": set[str](),
     "eighteenth": set[str](),
+    "nineteenth": {"05"},
 }
 OFF = ("batch-decides", "failure-may-decide")
 SETTINGS = {
@@ -101,6 +104,7 @@ NOISY = {
     "sixteenth": set[str](),
     "seventeenth": set[str](),
     "eighteenth": set[str](),
+    "nineteenth": set[str](),
 }  # found before, and still after
 
 
@@ -141,6 +145,7 @@ def test_pairs(part: str) -> None:
             "sixteenth": 15,
             "seventeenth": 15,
             "eighteenth": 15,
+            "nineteenth": 15,
         }[part]
     )
 
