@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from unhang.analyze.lines.first_errors import errors_of
 from unhang.analyze.situation import Situation
@@ -34,12 +35,18 @@ def _interrupted_at_exit(s: Situation) -> list[LogEvent]:
     return [e for e in s.events.of("python.interrupted") if any(0 < e.order - n < _TRACEBACK for n in at_exit)]
 
 
+def _waited_for_an_end(s: Situation, start: Sequence[LogEvent]) -> list[LogEvent]:
+    """What a parent says behind the last word of the training: that it waits for the process, for longer than an end takes."""
+    told = s.events.of("ending.looked_at") if start else ()
+    return [e for e in told if e.order > start[-1].order and (e.number("waited_s") or 0) > _END_TAKES_S][-1:]
+
+
 def came_to_its_end(s: Situation) -> tuple[LogEvent, ...]:
     """The line that says that the process group is being destroyed, with the limit that was hit after it, and no work between.
 
     Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there, ranks still made.
     """
-    start, seen = s.events.of("ending.destroying"), ("ending.listed", "ending.remark")
+    start, seen = s.events.of("ending.destroying"), ("ending.listed", "ending.looked_at", "ending.remark")
     hung = [e for e in s.events if e.says == "hang" and e.kind not in seen]
     start = start or _all_done(s) or s.events.of("ending.program_over")
     if start and not hung:  # somebody had to end it, or saw that it was still there
@@ -53,6 +60,7 @@ def came_to_its_end(s: Situation) -> tuple[LogEvent, ...]:
             return ()
         cancelled = s.events.of("ending.cancelled") if start else ()
         hung = hung or [e for e in cancelled if seconds_between(start[0], e) > _END_TAKES_S]
+        hung = hung or _waited_for_an_end(s, start)
         if start and not hung and (interrupted := _interrupted_at_exit(s)) and interrupted[0].order > start[-1].order:
             return (start[-1], interrupted[0])  # whatever it saved between, it was out of its program
     if not start or not hung or hung[0].order < start[-1].order:

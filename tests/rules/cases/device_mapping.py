@@ -23,6 +23,13 @@ _ALONE = (
 _OWN = "".join(f"[INFO] Multi-GPU training: world_size=2 local_rank={r} device=cuda:0\n" for r in range(2))
 _INTERRUPTED = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 88120 got signal: 2\n"
 
+_GUESSED = "".join(
+    f"[rank{r}]:[W915 15:20:36.410112008 ProcessGroupNCCL.cpp:4115] [PG ID 0 PG GUID 0 Rank {r}]  using GPU 0 to perform barrier as devices used "
+    "by this process are currently unknown.\n"
+    for r in range(2)
+)
+_APPS = "00000000:17:00.0, 22766, 418 MiB\n00000000:17:00.0, 22767, 418 MiB\n"
+
 CASES = {
     "device-mapping": (
         Fires(log_case("\n".join(_TWICE.format(r, 0) for r in (1, 2))), (0, 1, 2)),
@@ -50,6 +57,12 @@ CASES = {
         Quiet(
             log_case("Using device: cuda:1\n" + _OWN + "step 1 loss 2.1\nstep 2 loss 2.0\n" + _INTERRUPTED),
             "they share a device, and the training goes on",
+        ),
+        Fires(log_case(_GUESSED + _APPS), (1,)),
+        Quiet(log_case(_GUESSED), "each may see a device of its own, which it calls by the number 0"),
+        Quiet(
+            log_case(_GUESSED + _APPS + "00000000:65:00.0, 22767, 30418 MiB\n"),
+            "a rank computes on a device of its own, and has a context on the first one, too",
         ),
         Fires(log_case(_ALONE), ()),
         Quiet(

@@ -56,6 +56,10 @@ CASES = {
             (1,),
         ),
         Quiet(
+            log_case(f"epoch 1 loss 2.0\n$ scancel 494583\n{_LIMIT.partition(' DUE')[0]} ***"),
+            "somebody at the terminal ended it",
+        ),
+        Quiet(
             make_case(
                 {}, errors=_LOST, exits={1: ended("signal", -15, at_s=12), 0: _EXIT, 2: _EXIT, 3: _EXIT}, **_ENDED
             ),

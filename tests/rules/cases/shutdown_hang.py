@@ -102,6 +102,13 @@ _BROADCAST = "".join(
 )
 
 
+_PARENT = "WARNING parent: waiting for subprocess pid=214 (proc.join), {} s after results were written\n"
+_IN_THE_LOOP = (
+    'Process 214: python -m train\nThread 214 (idle): "MainThread"\n    select (selectors.py:468)\n    _run_once (asyncio/base_events.py:1961)\n'
+    "    run_forever (asyncio/base_events.py:641)\n    run_until_complete (asyncio/base_events.py:678)\n"
+    "    _cancel_all_tasks (asyncio/runners.py:206)\n    close (asyncio/runners.py:71)\n    run (asyncio/runners.py:195)\n    main (train.py:512)\n"
+)
+
 CASES = {
     "shutdown-hang": (
         Fires(log_case(_ABORTED), ()),
@@ -125,6 +132,9 @@ CASES = {
             log_case("Destroying process group... \nSaving model\n" + _INTERRUPTED), "there was work before the signal"
         ),
         Fires(log_case("1 epochs completed in 0.055 hours.\nDestroying process group... \n" + _LISTED), ()),
+        Fires(log_case("Training finished: 20/20 steps\n" + _IN_THE_LOOP), ()),
+        Fires(log_case("Training finished: 20/20 steps\n" + _PARENT.format(600)), ()),
+        Quiet(log_case("Training finished: 20/20 steps\n" + _PARENT.format(20)), "an end takes some seconds"),
         Quiet(
             log_case(f"{_LISTED}1 epochs completed in 0.055 hours.\nDestroying process group... \n"),
             "it ended after it was listed",

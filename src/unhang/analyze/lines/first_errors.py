@@ -231,6 +231,8 @@ def by_the_log(s: Situation, is_explained: bool, handled: bool = False) -> Outco
 
     `handled`: it speaks of failures, and the job did not fail if the program went on after each of them.
     """
+    if handled and not is_explained and given_up(s):
+        return Outcome.UNKNOWN
     if handled and (not is_log_only(s) or has_fatal_end(s)):
         return Outcome.CRASH
     said = [e for e in s.events if e.says] if handled else []
@@ -240,6 +242,16 @@ def by_the_log(s: Situation, is_explained: bool, handled: bool = False) -> Outco
         return Outcome.CRASH
     moves = not is_explained and s.case.hang is None and steps_at_the_end(tuple(s.events), s.case.log)
     return Outcome.MOVES if moves else Outcome.UNKNOWN
+
+
+def given_up(s: Situation) -> bool:
+    """Whether all that tells of a failure is a scheduler's word on the end that somebody at the terminal had asked for.
+
+    He mostly has seen the job stand still, or is only through with it: neither is a failure.
+    """
+    hand, said = s.events.first("ending.given_up"), [e for e in s.events if e.says == "crash"]
+    is_of_it = hand is not None and all(e.kind == "ending.cancelled" and e.order > hand.order for e in said)
+    return is_of_it and not errors_of(s)
 
 
 def _printed_on(s: Situation, error: SeenError) -> bool:

@@ -50,6 +50,8 @@ _WAITS = frozenset({"wait", "get", "select", "poll", "_poll", "acquire", "recv",
 _ENDING = frozenset(
     {"_shutdown", "_exit_function", "destroy_process_group", "_run_exitfuncs", "_python_exit", "exit_function"}
 )
+# The end of `asyncio.run`: it waits for tasks that do not let themselves be cancelled, and for threads.
+_LOOP_END = frozenset({"_cancel_all_tasks", "shutdown_default_executor", "shutdown_asyncgens", "close"})
 _NATIVE_END = frozenset({"__run_exit_handlers", "Py_FinalizeEx"})  # destructors run far above it
 # A worker of Ray or vLLM whose program has returned.
 _IDLE = lazy_pattern(r"ray/_private/worker\.py main_loop|vllm/\S+ worker_busy_loop")
@@ -188,6 +190,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
     top = frames[:_DEPTH]
     names = [f.function.split(" ")[0] for f in top]
     if not (_ENDING | _NATIVE_END).isdisjoint(names) or any(f.function in _NATIVE_END for f in frames):
+        return "ending", ""
+    if any(f.function in _LOOP_END and f.file.endswith("asyncio/runners.py") for f in top):
         return "ending", ""
     if any(f.function == "_worker_loop" and f.file.endswith("torch/utils/data/_utils/worker.py") for f in frames):
         return "worker", ""

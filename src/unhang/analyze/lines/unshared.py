@@ -64,3 +64,17 @@ def on_one_device(s: Situation) -> Sequence[LogEvent]:
     if len(told) < 2 or len({e["device"] for e in told.values()}) != 1:
         return ()
     return list(told.values()) if any(_ANOTHER.search(x.text) for x in s.case.log[:_MOST_LINES]) else ()
+
+
+def computing_on_one(events: Events) -> Sequence[LogEvent]:
+    """The device that several ranks took for want of another word, and the processes that a table shows on one device alone, at least as many.
+
+    Ranks that each see one device call it by the same number, and many a healthy rank leaves a context on the first device, too: neither is enough.
+    """
+    guessed = {e.rank: e for e in events.of("device.guessed") if e.rank is not None and e["device"]}
+    seen: dict[str, set[str]] = {}
+    apps = events.of("device.app")
+    for e in apps:
+        seen.setdefault(e["pid"] or e["pid_"], set()).add(e["device"] or e["index"])
+    is_one = len({e["device"] for e in guessed.values()}) == 1 and len(set().union(*seen.values())) == 1
+    return (*guessed.values(), *apps[:4]) if is_one and 1 < len(guessed) <= len(seen) else ()

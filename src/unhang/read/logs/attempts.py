@@ -312,7 +312,7 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     marks = [e for e in marks_found if sum(order > e.order for order in steps) <= SUMMED_UP]
     if last >= 0 and moved_after(events, last) <= STILL_PRINTED:
         return None
-    if marks and any(e.kind == "ending.listed" and e.order > marks[-1].order for e in events):
+    if marks and any(e.kind in ("ending.listed", "ending.looked_at") and e.order > marks[-1].order for e in events):
         return None  # somebody saw that it was still there
     word = None if marks else last_word(events, log)
     if word is not None and word[0] > last and not any(order > word[0] for order in steps):

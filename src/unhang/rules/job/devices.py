@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unhang.analyze.lines.unshared import alone_in_use, on_one_device
+from unhang.analyze.lines.unshared import alone_in_use, computing_on_one, on_one_device
 from unhang.analyze.situation import Situation
+from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import in_trouble
 from unhang.rules.log_lines import found_in, still_starting, sure_beside
@@ -19,6 +20,10 @@ def by_use(s: Situation) -> Iterator[Found]:
     if alone := alone_in_use(s.events):
         words = {"count": alone.asked, "device": alone.device}
         yield found_in(s, alone.events, 0.97, (), words=words, say="idle", fixes=("started", "settings"), is_root=True)
+    elif computing := computing_on_one(s.events):
+        ranks = tuple(sorted({e.rank for e in computing if e.rank is not None}))
+        told = {"who": w.name_ranks(ranks), "device": computing[-1]["device"] or computing[-1]["index"]}
+        yield found_in(s, computing, 0.9, ranks[1:], words=told, say="same", fixes=OF_DEVICES, is_root=True)
     elif in_trouble(s) and (shared := still_starting(s, on_one_device(s))):
         told = {"who": "several ranks", "device": f"number {shared[0]['device']} for each of them"}
         yield found_in(s, shared, sure_beside(s, 0.72), (), words=told, say="same", fixes=OF_DEVICES, is_root=True)

@@ -51,7 +51,8 @@ _FAILED = (  # what says that a process failed, or that somebody waited in vain,
 _ABORTED, _NEAR_FRAMES = ("Aborted", "SIGABRT", "6"), 40
 _OF_TIME = lazy_pattern(r"(?i)time")
 _HAS_BEGUN = 5  # lines, before which nothing shows that the job moved
-_END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
+_END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs",
+              "_cancel_all_tasks", "shutdown_default_executor")  # fmt: skip
 
 
 @rule("rank-crashed", names=Names.FAILURE)
@@ -218,6 +219,8 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
     if not found or any(e.says == "hang" for e in s.events) or any(d.kind == "collective" for d in doings_of(s)):
         return ()
     first = found[0].order
+    if any(e.order < first for e in s.events.of("ending.given_up")):
+        return ()  # whoever ends a job by hand knows that he did, and mostly why
     if any(e.order < first and e.says for e in s.events.of(*_FAILED)):
         return ()
     errors = [e for e in errors_of(s) if e.kind != "told" and e.order <= first]

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import PurePath
 from typing import NamedTuple
 
-from unhang.analyze.lines.first_errors import SeenError, errors_of, has_fatal_end, is_log_only, went_further
+from unhang.analyze.lines.first_errors import SeenError, errors_of, given_up, has_fatal_end, is_log_only, went_further
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
@@ -155,7 +155,7 @@ def unexplained_failure(s: Situation) -> Found | None:
     if not s.is_crash or s.is_hang or s.is_interrupted:
         return None
     event = _own_words(s)
-    if event is None or (is_log_only(s) and went_further(s.events, event)):
+    if event is None or (is_log_only(s) and went_further(s.events, event)) or given_up(s):
         return None
     emitter = emitter_of(event.text)
     text = " ".join(event.text.split())[:160]
