@@ -21,7 +21,8 @@ six more are found there, all are quiet after, and none of the others.
 `seventeenth` (4 of 15, one more with what is less sure, and no mended program found) was measured after that,
 `eighteenth` (4 of 15, and one more found that is not quiet after) by the same rules, and then both served so too:
 nine more are found there, none of the others, and all their mended programs are quiet.
-`nineteenth` (8 of 15, one more with what is less sure, and no mended program found; its mechanisms come as often in it as in public threads) was measured after that, and has served nothing yet.
+`nineteenth` (8 of 15, one more with what is less sure, and no mended program found) was measured after that, and has served nothing yet:
+mechanisms come as often in it as in public threads.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """

@@ -28,6 +28,8 @@ _ENDED: dict[str, Any] = {"hang": None, "exit_code": 143}
 
 _LIMIT = "slurmstepd: error: *** JOB 494583 ON node-a CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***"
 
+_PREEMPTED = _LIMIT.replace("TIME LIMIT", "PREEMPTION")
+
 _BARS = "\n".join(f"Epoch 0: {n}%|#| {n}/100 [{{0}}:{n:02}<{{0}}:50, 1.00it/s, loss=2.7]" for n in range(1, 41, 3))
 
 CASES = {
@@ -56,6 +58,10 @@ CASES = {
             (1,),
         ),
         Quiet(
+            log_case(f"step: 9 loss: 2.0\n{_PREEMPTED}\n" + "\n".join(f"step: {n} loss: 1.9" for n in range(10, 14))),
+            "it was begun anew, and went on",
+        ),
+        Quiet(
             log_case(f"epoch 1 loss 2.0\n$ scancel 494583\n{_LIMIT.partition(' DUE')[0]} ***"),
             "somebody at the terminal ended it",
         ),
@@ -75,6 +81,10 @@ CASES = {
         ),
         Quiet(log_case(_HUNG), "somebody ended a job that hung"),
         Quiet(log_case(f"{_BARS.format('00')}\n{_LIMIT}"), "it had not moved for most of its time: it may have hung"),
+        Quiet(
+            log_case(f"{_BARS.format('00')}\n{_LIMIT.partition(' DUE')[0]} ***\n{_TERM}"),
+            "the same of a job that was cancelled without a word, whose processes then got the signal",
+        ),
         Quiet(log_case("[rank2]: ValueError: x\n" + _TERM), "one node ends the others because a rank failed"),
         Quiet(log_case(_TERM.replace("15", "Signals.SIGINT")), "the same in the words of a later torchrun"),
         Quiet(log_case(_TERM.replace("15", "2")), "somebody pressed Ctrl-C, mostly because it hung"),

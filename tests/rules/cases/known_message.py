@@ -8,8 +8,15 @@ from unhang.testing import Fires, Quiet
 _FAILED = "failed (exitcode: 1) local_rank: 0 (pid: 4242) of binary: /usr/bin/python\n"
 _STEPS = "".join(f"[rank0]: step {n} loss: 2.{n} lr: 1e-4\n" for n in range(60))
 
+_NO_HEAD = (
+    "[2025-02-16 16:05:55,537 E 35 35] gcs_rpc_client.h:179: Failed to connect to GCS at address 172.23.15.13:20000 within 5 seconds.\n"
+    "[2025-02-16 16:06:26,552 W 35 35] gcs_client.cc:178: Failed to get cluster ID from GCS server: TimedOut: Timed out while waiting\n"
+)
+
 CASES = {
     "known-message": (
+        Fires(log_case(_NO_HEAD), (), cause="rendezvous-endpoint"),
+        Quiet(log_case(_NO_HEAD + _STEPS), "the head answered later, and the training began"),
         Fires(
             log_case(
                 "node-a:97:221 [1] graph/topo.cc:254 NCCL WARN TOPO/NET : Could not force merge NICs mlx5_0,mlx5_1. "

@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
 
+_NOT_LET_IN = (
+    "[2025-01-25 08:22:57,421 E 759 801] core_worker.cc:496: Failed to register worker to Raylet: IOError: [RayletClient] "
+    "Unable to register worker with raylet. Failed to read data from the socket: End of file\n"
+)
+
 CASES = {
     "unexplained-failure": (
         Fires(log_case("train.py: error: the following arguments are required: --data\n"), ()),
@@ -22,6 +27,7 @@ CASES = {
             ),
             (),
         ),
+        Fires(log_case("INFO worker.py:1841 -- Started a local Ray instance.\n" + _NOT_LET_IN), ()),
         Quiet(log_case("0: train.py: loaded\n1: train.py: loaded\n"), "no failure"),
     ),
 }

@@ -46,6 +46,8 @@ _FATAL = (
 _ERROR_LINE = lazy_pattern(
     r"Traceback \(|[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|During handling|The above exception"
 )
+# As C++'s loggers head a line: the status of a library that stands in it (`IOError: ...`) is no exception of Python.
+_BY_LIBRARY = lazy_pattern(r"^(?:\[[^\]]{1,80}\] |[IWEF]\d{4} [\d:. ]{1,40})?\w{1,60}\.(?:cc|cpp|h):\d{1,6}(?:\]|:) ")
 _NUMBERS = lazy_pattern(r"0x[0-9a-f]+|\d+")
 # torch's checkpoints raise on every rank what some ranks met, and name these.
 _GATHERED = lazy_pattern(r"^CheckpointException ranks:dict_keys\(\[((?:\d{1,7}(?:, )?)+)\]\)")
@@ -291,6 +293,8 @@ def _lines(s: Situation, raised: Sequence[RaisedError]) -> Iterable[SeenError]:
     for i, event in enumerate(lines):
         if event.kind == "python.swallowed" or (i and lines[i - 1].kind == "python.swallowed"):
             continue  # Python could not raise it
+        if event.kind == "python.error_line" and _BY_LIBRARY.match(event.text):
+            continue
         error = _error_of(event)
         if (key := _key(error)) not in known:
             frames = chained[key].frames if key in chained else ()

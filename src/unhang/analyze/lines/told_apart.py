@@ -241,7 +241,7 @@ def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) ->
             continue
         told = {r: xs[-1] for r, xs in lines.items()}
         first = told[min(odd)]
-        for place, before in enumerate(first.words.split("#")[:-1]):
+        for place, before in enumerate(first.words.split("#")[: len(first.values)]):  # a line may have a # of its own
             mine, theirs = ({told[r].values[place] for r in side} for side in (odd, others))
             is_amount = _counts_data(first, place) and all(v.isdecimal() for v in mine | theirs)
             counts = is_amount or _counts_rounds(first, place) or _BATCH_NUMBER.search(before)
