@@ -214,7 +214,8 @@ class WaitEdge:
     """`waiter` cannot go on before every rank in `targets` has acted.
 
     `kind`: collective, p2p, new_group, store, rendezvous. `what` reads as an object: "all_reduce #15 of default_pg".
-    `mismatch`: the targets did act, but with another call, so that the wait can never end.
+    `mismatch`: the targets did act, but with another call, so that the wait can never end. `of_any`: one of several waits of which whoever
+    acts first ends all.
     """
 
     waiter: int
@@ -225,6 +226,7 @@ class WaitEdge:
     seq: int | None = None
     since_ns: int | None = None
     mismatch: bool = False
+    of_any: bool = False
 
 
 @dataclass(frozen=True)

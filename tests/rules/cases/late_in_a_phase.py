@@ -34,6 +34,7 @@ CASES = {
         ),
         Quiet(log_case(_steps(8, (10, 11, 12), (320, 318, 321))), "all take as long"),
         Quiet(log_case(_steps(4, _LATE, _SHORT)), "the first step warms up"),
+        Quiet(log_case(_steps(5, _LATE, _SHORT)), "four steps behind it are too few"),
         Quiet(log_case(_steps(12, _LATE, _SHORT, every=4)), "it is slow now and then"),
         Quiet(log_case(_steps(8, _LATE, (320, 318, 321))), "nobody waits for it: the others are as fast in all else"),
         Quiet(log_case(_steps(8, _LATE, _SHORT, also=" pp_rank 0")), "stages of a pipeline have unlike work"),

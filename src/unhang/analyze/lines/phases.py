@@ -110,7 +110,7 @@ ENDS_PASS = lazy_pattern(
     r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
     re.IGNORECASE,
 )
-_SMALL, _TWO, _LEAST_ROUNDS = 1024, 2, 4
+_SMALL, _TWO, _LEAST_OF_PASS = 1024, 2, 4
 
 
 def leaves_the_pass(s: Situation, odd: Sequence[TimedOut], others: Sequence[TimedOut]) -> bool:
@@ -153,7 +153,7 @@ def _had_fewer_rounds(s: Situation, odd: Collection[int], others: Collection[int
     last = {of_ranks[r][-1].words for r in others}
     rounds = last.pop() if len(last) == 1 else ""
     most = {counts[r][rounds] for r in others}
-    if len(most) != 1 or not max(counts[r][rounds] for r in odd) < min(most) >= _LEAST_ROUNDS:
+    if len(most) != 1 or not max(counts[r][rounds] for r in odd) < min(most) >= _LEAST_OF_PASS:
         return False
     behind = [x.words for x in _after_the_last(of_ranks[min(odd)], rounds)]
     return any(

@@ -10,7 +10,6 @@ from unhang.model import Case, PendingCall, RankEvidence, WaitEdge
 
 _P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
 _BLOCKING, _TELLS = ("send", "recv"), ("send", "recv", "work_wait")
-OF_ANY = "from any rank"
 _MOST_SENDERS = 64
 
 
@@ -62,9 +61,9 @@ def p2p_edges(case: Case) -> Iterable[WaitEdge]:
             what, since = f"{call.kind} {arrow}", call.awaited_ns or call.started_ns
             yield WaitEdge(rank, (call.peer,), "p2p", what, call.group, call.index, since)
         elif call is None and (of_any := _receive_of_any(case, rank)) is not None:
-            what, since = f"{of_any.kind} {OF_ANY}", of_any.awaited_ns or of_any.started_ns
+            what, since = f"{of_any.kind} from any rank", of_any.awaited_ns or of_any.started_ns
             for peer in _members(case, of_any, rank):  # whoever comes ends it: each of them must be unable to
-                yield WaitEdge(rank, (peer,), "p2p", what, of_any.group, of_any.index, since)
+                yield WaitEdge(rank, (peer,), "p2p", what, of_any.group, of_any.index, since, of_any=True)
 
 
 def _receive_of_any(case: Case, rank: int) -> PendingCall | None:

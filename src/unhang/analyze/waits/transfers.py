@@ -17,7 +17,7 @@ from unhang.analyze.program.rounds import goes_through, rounds_of
 from unhang.analyze.program.source import Loop, surroundings
 from unhang.analyze.program.ways_out import ways_out
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits.sends import OF_ANY, awaited_transfer, unmatched_p2p
+from unhang.analyze.waits.sends import awaited_transfer, unmatched_p2p
 from unhang.model import CallState, Frame, PendingCall, WaitEdge
 
 _LEAST_PAST, _LEAST_STRETCH = 3, 3
@@ -203,9 +203,9 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
     for edge in s.waits.edges if s.divergence is None and s.primary_failure is None and s.judges_waits else ():
         if edge.kind == "collective" and (of_group := _left_to_another_group(s, edge)) is not None:
             return of_group
-        if OF_ANY in edge.what and (of_any := _left_by_all_senders(s, edge)) is not None:
-            return of_any
-        peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 and OF_ANY not in edge.what else None
+        if edge.of_any and (by_all := _left_by_all_senders(s, edge)) is not None:
+            return by_all
+        peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 and not edge.of_any else None
         evidence, stay = s.case.ranks.get(-1 if peer is None else peer), stack_path(s.case, edge.waiter)
         if peer is None or evidence is None or not stay:
             continue

@@ -174,7 +174,7 @@ def _gave_up_waiting(evidence: RankEvidence | None) -> bool:
     return evidence is not None and evidence.error is not None and is_timeout(evidence.error)
 
 
-def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Collection[int]) -> Iterable[WaitEdge]:
+def _collective_edges(case: Case, stuck: Iterable[StuckCollective], plain: Collection[int]) -> Iterable[WaitEdge]:
     for s in stuck:
         missing = tuple(sorted(s.missing))
         for rank in s.waiting:
@@ -315,7 +315,7 @@ def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWa
     plain = {r for r in recorded.fronts if _has_recorded_waits_only(case, r)}
     found = (
         *_collective_edges(case, stuck, plain),
-        *_collective_edges(case, [b for b in stuck_behind(index, stuck) if b.group.backend != ON_DEVICE], plain),
+        *_collective_edges(case, stuck_behind(index, [x for x in stuck if x.group.backend != ON_DEVICE]), plain),
         *recorded.edges(plain, stuck),
         *p2p_edges(case),
         *_start_up_edges(case),
