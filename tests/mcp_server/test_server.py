@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -189,9 +188,6 @@ def test_without_the_sdk_it_says_what_to_install(
 ) -> None:
     from unhang.cli.main import main
 
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.delitem(sys.modules, "unhang.cli.explain", raising=False)
+    monkeypatch.setattr("unhang.cli.explain.find_spec", lambda name: None)
     assert main(["mcp"]) == 2
     assert capsys.readouterr().err.strip().endswith("(pip install 'unhang[mcp]')")
-    monkeypatch.undo()
-    sys.modules.pop("unhang.cli.explain", None)
