@@ -238,7 +238,15 @@ def test_a_child_that_takes_itself_for_the_rank(made: str, tmp_path: Path) -> No
     assert any("takes itself for rank 0" in f.title for f in found.fixes) is ("init_process_group" in made)
 
 
-@pytest.mark.parametrize(("line", "name"), [("gate.wait()", "not told"), ("tokens = split(rows)", "no fork")])
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("gate.wait()", "not told"),
+        ("tokens = split(rows)", "no fork"),
+        ("while not os.path.exists(rows): time.sleep(0.1)", "polls"),
+        ("for row in rows: time.sleep(row)", "no fork"),
+    ],
+)
 def test_a_worker_that_waits_to_be_told_is_no_matter_of_forks(line: str, name: str, tmp_path: Path) -> None:
     place = frame(program(tmp_path, f"def item(gate, rows):\n    {line}  # here\n"), "here")
     assert of_worker(place, None)[0] == name

@@ -13,7 +13,7 @@ from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY, TASK_OF_RAY
 from unhang.analyze.program.source import endless_loop, function_at, loop_around
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.waits import given_back, host_waits, locks, outside_waits, own_threads, polling
+from unhang.analyze.waits import given_back, host_waits, locks, outside_waits, own_threads, polling, queues
 from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.findings import LIMIT, LOOK
 from unhang.rules import wording as w
@@ -173,6 +173,13 @@ def _of_what_another_tells(late: LateRank, frame: Frame, evidence: RankEvidence)
     unfed = late.doer is not None and late.doer.is_unfed
     if awaits == "a queue" and unfed and (ended := own_threads.ended_producer(frame)):
         yield _fix("end the queue", ended, leaves=w.line_at(ended.path, ended.leaves))
+    if awaits == "a queue" and (apart := queues.taken_apart(threads)):
+        owner = apart.queue.rpartition(".")[0]
+        name = f"{owner}.taking" if owner else "taking"
+        yield _fix("take one at a time", apart, lock=name, text=indent(apart.text, "    "), was=apart.text)
+    if awaits == "a queue" and (filler := queues.waiting_fillers(frame, threads)):
+        who = ", ".join(filler.threads[:3])
+        yield _fix("ask the fillers", filler, who=who, line=line_text(filler.stands.file, filler.stands.line))
     if awaits == "a queue to be emptied" and (undone := undone_item(frame)):
         yield undone
     if awaits == "an event or condition" and (few := own_threads.few_parties(frame, threads)):
@@ -331,6 +338,8 @@ def of_worker(
     text = line_text(place.file, place.line) if place is not None else ""
     if place is not None and _IS_TOLD.search(text):
         return "not told", {"told_at": w.spot(place), "waits": text}
+    if place is not None and (waits := polling.polled_for(place.file, place.line)):
+        return "polls", {"told_at": w.spot(place), "waits": waits}
     line = host_waits.unread_errors(place.file) if place and "stdout" in text else 0
     return ("no pipe for errors", {"starts": w.line_at(place.file, line)}) if place and line else ("no fork", {})
 

@@ -1,0 +1,85 @@
+"""Queues whose fillers are alive: they wait themselves, or starve each other of items that go round; beside each a look-alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.analyze.small_programs import frame, program
+from unhang.analyze.waits.queues import taken_apart, waiting_fillers
+from unhang.model import Frame, ThreadStack
+from unhang.testing import judge, make_case
+
+_GET, _WAIT = Frame("/usr/lib/python3.11/queue.py", 171, "get"), Frame("/usr/lib/python3.11/threading.py", 327, "wait")
+
+_ROUND = """\
+class Store:
+    def collect(self, size):
+        rows = [self.full.get() for _ in range(size)]  # takes
+        for i in rows:
+            self.free.put(i)
+        return rows
+    def fill(self):
+        while True:
+            i = self.free.get()  # wants
+            self.full.put(i)
+    def feed(self):
+        while True:
+            self.out.put(self.collect(4))  # feeds
+    def next(self):
+        return self.out.get()  # asks
+"""
+
+
+def _threads(file: Path, takers: int = 2) -> list[ThreadStack]:
+    takes = (_WAIT, _GET, replace(frame(file, "takes"), function="<listcomp>"), frame(file, "takes"))
+    feeds = [ThreadStack(f"feed-{n}", (*takes, frame(file, "feeds")), is_main=False) for n in range(takers)]
+    return [*feeds, ThreadStack("row-1", (_WAIT, _GET, frame(file, "wants")), is_main=False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "takers", "is_told"),
+    [
+        (_ROUND, 2, True),
+        (_ROUND, 1, False),
+        (_ROUND.replace("self.free.put(i)", "use(i)"), 2, False),
+        (_ROUND.replace("[self.full.get() for _ in range(size)]", "self.full.get()"), 2, False),
+    ],
+)
+def test_threads_that_each_hold_some_of_what_goes_round(text: str, takers: int, is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, text)
+    found = taken_apart(_threads(file, takers))
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found.at.line, found.queue, found.back) == (3, "self.full", "self.free")
+
+
+def test_fillers_that_wait_have_no_failure_to_pass_on(tmp_path: Path) -> None:
+    file = program(tmp_path, _ROUND)
+    found = waiting_fillers(frame(file, "asks"), _threads(file, 1))
+    assert found is not None
+    assert (found.threads, found.function, found.stands.line) == (("feed-0",), "feed", 3)
+    at_work = [replace(t, frames=(frame(file, "takes"), frame(file, "feeds"))) for t in _threads(file, 1)]
+    assert waiting_fillers(frame(file, "asks"), at_work) is None
+    assert waiting_fillers(frame(file, "asks"), _threads(file, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("takers", "title", "kind"),
+    [
+        (2, "Let one thread at a time take its items of `self.full`", ""),
+        (1, "Find out what feed-0 waits for", "look"),
+        (0, "Let whoever fills the queue also put its failure there", "limit"),
+    ],
+)
+def test_only_a_change_that_mends_is_called_one(takers: int, title: str, kind: str, tmp_path: Path) -> None:
+    file = program(tmp_path, _ROUND)
+    main = ThreadStack("MainThread", (_WAIT, _GET, frame(file, "asks")), is_main=True)
+    case = make_case(
+        {0: [], 1: ["all_reduce[8]@main:9 !"]}, world=2, hang="suspected", stacks={0: main, 1: "main:9>~comm"}
+    )
+    mine = replace(case.ranks[0], stacks=(main, *_threads(file, takers)))
+    fix = judge(replace(case, ranks={**case.ranks, 0: mine})).findings[0].fixes[0]
+    assert (fix.title.startswith(title), fix.kind) == (True, kind)
