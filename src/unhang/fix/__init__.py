@@ -18,7 +18,7 @@ from unhang.fix.agreed import agree_on, answer_alike, is_collective, modules, or
 from unhang.fix.alike import one_mask, one_score, skip_the_step
 from unhang.fix.hoist import hoist
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, called, calls_in, dotted, holds, unified
-from unhang.fix.rounds import after_the_round, even_rounds, same_rounds
+from unhang.fix.rounds import AT_THE_FIRST, after_the_round, even_rounds, same_rounds
 from unhang.fix.single import (
     find_unused,
     gather_objects,
@@ -32,7 +32,7 @@ from unhang.fix.single import (
 from unhang.fix.whole_rounds import last_alike
 from unhang.lint import known
 from unhang.model import Diagnosis, Finding, Fix
-from unhang.model.findings import LIMIT, limits_last
+from unhang.model.findings import EARLIER, LIMIT, LOSS, SOURCE, limits_last
 
 # A wait for the rank that writes, before the others read: a barrier between the two, where every rank comes to it.
 
@@ -139,6 +139,8 @@ def _change(finding: Finding) -> Change:
         case "code-divergence", "swallowed-exception":
             return _of_handler(finding)
         case "uneven-inputs", "uneven-inputs":
+            if any(e.source == SOURCE for e in finding.evidence):
+                raise NoDiff("what the loop goes over has to change: see what to do in the report")
             return even_rounds
         case "code-divergence" | "rank-exited-early", "uneven-inputs":
             _refuse_what_no_diff_does(finding)
@@ -292,10 +294,18 @@ def with_diff(diagnosis: Diagnosis) -> Diagnosis:
         verify="unhang verify --before <this report> --after -- <the same command>",
         patch=mended.diff,
         undo="git apply -R fix.patch, which `unhang fix --apply` leaves beside the report",
-        kind=LIMIT if mended.says.does == "raise again" else "",
+        kind=_kind_of(mended.says, first),
     )
     others = [other for other in first.fixes if other.does != fix.does]  # nor the same in words
     return replace(diagnosis, findings=(replace(first, fixes=limits_last((fix, *others))), *diagnosis.findings[1:]))
+
+
+def _kind_of(says: Said, finding: Finding) -> str:
+    """Whether a change mends, or only ends the hang: by an error, or by leaving out what some ranks still had."""
+    if says.does == "raise again":
+        return LIMIT
+    is_cut = says.text == AT_THE_FIRST and any(e.source == EARLIER for e in finding.evidence)
+    return LOSS if is_cut else ""
 
 
 def _is_newer(path: Path, started_ns: int) -> bool:

@@ -30,6 +30,7 @@ from unhang.fix.whole_rounds import full_rounds, skip_alike
 from unhang.model import Finding
 
 _OF_TENSORS = ("item", "sum", "mean", "float", "double", "clone", "detach", "to", "cpu", "cuda", "numel")
+AT_THE_FIRST = "The loop ends on all ranks together, as soon as one of them has no data left"
 _SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
 
 
@@ -57,7 +58,7 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
         says = "Every rank gets as many items: the last one is given again, at the end of all that is gathered"
         return Said("end together", says)
     put_around(program, IN_STEP, source, finding, backend)
-    return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
+    return Said("end together", AT_THE_FIRST)
 
 
 def _loops_at(program: Program, line: int) -> list[ast.For]:

@@ -133,7 +133,13 @@ DIFFS = (
     "every rank calls", "decide together", "end together", "raise again", "find unused", "make folder", "wait for writer", "send first",
     "join thread", "gather objects", "one says", "set always", "after the round", "skip together",
 )  # fmt: skip
-LOOK, LIMIT = "look", "limit"
+LOOK, LIMIT, LOSS = "look", "limit", "loss"
+# Evidence of a loop that ended early: the line that ended it; that it made as many rounds on all ranks before.
+SOURCE, EARLIER = "ended by", "earlier rounds"
+_NOTES = {
+    LIMIT: "an error takes the place of the hang; what is behind it stays",
+    LOSS: "a stop-gap: what the other ranks still have is left out without a word; what ended the loop stays",
+}
 _CHANGES = ("patch", "command", "setting", "advice")
 _MOST_RUNS = 3  # of ranks, in a name of bounded length
 SEVERITIES = ("wrong", "doubtful", "note")
@@ -147,7 +153,8 @@ class Fix:
     `patch`: a unified diff that applies to the program as it is, or empty; `advice`: what to change, in words or as an example.
     A title that begins with NO_HELP names what is often tried and does not help; `verify` then says why.
     `does`: which of DIFFS it is in words, so that the diff takes its place where one can be made.
-    `kind`: empty for a repair; LOOK where it only shows more; LIMIT where an error takes the place of the hang.
+    `kind`: empty for a repair; LOOK where it only shows more; LIMIT where an error takes the place of the hang,
+    LOSS where work is left out in its place.
     """
 
     title: str
@@ -178,7 +185,7 @@ class Fix:
     @property
     def note(self) -> str:
         """What is said beside it."""
-        return "an error takes the place of the hang; what is behind it stays" if self.kind == LIMIT else ""
+        return _NOTES.get(self.kind, "")
 
     @property
     def changes(self) -> Mapping[str, str]:

@@ -30,6 +30,7 @@ from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.advice import call_first
 from unhang.rules.base import Found, rule
+from unhang.rules.early_ends import ended_early
 from unhang.rules.framework_advice import at_gone, of_gone, why_gone
 from unhang.rules.remedies import fail_together
 from unhang.rules.repairs import of_list
@@ -111,7 +112,7 @@ def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Pat
         files = rounds.ended_by_files(header.file, header.line)
         return _by_files(found, files) if files is not None else _not_the_data(found)
     if way is None:
-        return resumed_apart(found, header)
+        return resumed if (resumed := resumed_apart(found, header)) is not found else ended_early(s, loop, found)
     if not d.has_majority:  # those who took the way out did what the others did not
         found = replace(found, culprits=loop.leavers)
     if (around := ways_out.loop_left_by(way, stay)) is not None:

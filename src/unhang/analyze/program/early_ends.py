@@ -1,0 +1,202 @@
+"""What ends a loop on one rank before its data does: a StopIteration that leaks, a place that another rank has saved, days of the local clock."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from unhang.analyze.program.source import frame_at, function_at, loop_at, nodes_around, surroundings
+from unhang.analyze.program.trees import (
+    argument_of,
+    functions_named,
+    inside,
+    last_name,
+    parameters_of,
+    program_nodes,
+)
+from unhang.model import Frame
+
+_MOST_HOPS = 3
+_TAKES_ALL = ("StopIteration", "Exception", "BaseException")
+
+
+class LeakedStop(NamedTuple):
+    """`asks` (`next(lines)`) raises StopIteration at `at` in what `text` calls: `reads` for each of `items`. `made`: where `text` stands."""
+
+    at: Frame
+    asks: str
+    made: Frame
+    text: str
+    reads: str
+    items: str
+
+
+@lru_cache(maxsize=64)
+def leaked_stop(path: str, header: int) -> LeakedStop | None:
+    """Of a loop over `map(read, items)`: a `next()` without a default in what is called for each item, of which the loop ends."""
+    folder = str(Path(path).parent)
+    for made, value in _gone_over(path, header):
+        match value:
+            case ast.Call(func=ast.Name("map"), args=[reads, items], keywords=[]):
+                pass
+            case _:
+                continue
+        for file, function in _called_as(folder, reads):
+            asks = [c for c in inside(function, ast.Call) if _asks_next(c) and not _is_caught(file, c)]
+            is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(function))
+            if asks and not is_generator:
+                at, texts = frame_at(file, asks[-1].lineno), (ast.unparse(n) for n in (value, reads, items))
+                return LeakedStop(at, ast.unparse(asks[-1]), frame_at(made, value.lineno), *texts)
+    return None
+
+
+def _gone_over(path: str, header: int) -> Iterator[tuple[str, ast.expr]]:
+    """(file, expression) of what a loop may go over: what it names, what that is set to, what a caller gives for it."""
+    loop = loop_at(path, header)
+    todo = [(path, header, loop.iter)] if isinstance(loop, ast.For | ast.AsyncFor) else []
+    for _ in range(_MOST_HOPS):
+        before, todo = todo, []
+        for file, line, value in before:
+            yield file, value
+            function = function_at(file, line)
+            if isinstance(value, ast.Name) and function is not None:
+                todo += [(file, n.lineno, n.value) for n in inside(function, ast.Assign) if _sets(n, value.id)]
+                if value.id in parameters_of(function):
+                    todo += _given(str(Path(path).parent), function, value.id)
+
+
+def _sets(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
+
+
+def _given(folder: str, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> list[tuple[str, int, ast.expr]]:
+    """What the calls of a function give for one of its parameters."""
+    calls = [
+        (file, c) for file, c in program_nodes(folder) if isinstance(c, ast.Call) and last_name(c.func) == function.name
+    ]
+    given = [(file, c.lineno, argument_of(c, function, name)) for file, c in calls]
+    return [(file, line, value) for file, line, value in given if value is not None]
+
+
+def _called_as(folder: str, reads: ast.expr) -> list[tuple[str, ast.FunctionDef]]:
+    """The functions of the program that may run where an object is called: of its name, or `__call__` of the class that it is made from."""
+    if not isinstance(reads, ast.Name | ast.Attribute):
+        return []
+    if found := functions_named(folder, last_name(reads)):
+        return found
+    made = {
+        last_name(n.value.func)
+        for _, n in program_nodes(folder)
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and last_name(reads) in map(last_name, n.targets)
+    }
+    return [
+        (file, n)
+        for file, owner in program_nodes(folder)
+        if isinstance(owner, ast.ClassDef) and owner.name in made
+        for n in owner.body
+        if isinstance(n, ast.FunctionDef) and n.name == "__call__"
+    ]
+
+
+def _asks_next(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "next" and len(call.args) == 1 and not call.keywords
+
+
+def _is_caught(path: str, call: ast.Call) -> bool:
+    around = (n for n in nodes_around(path, call.lineno) if isinstance(n, ast.Try))
+    kinds = (h.type for one in around if any(call in ast.walk(s) for s in one.body) for h in one.handlers)
+    return any(
+        kind is None
+        or any(last_name(n) in _TAKES_ALL for n in ast.walk(kind) if isinstance(n, ast.Name | ast.Attribute))
+        for kind in kinds
+    )
+
+
+class SharedPlace(NamedTuple):
+    """Accelerate saves the state of `what`, registered at `at`, on the main process alone.
+
+    `state`: what its state_dict() at `saves` returns; `loads`: the body of load_state_dict(), of which `given` is the parameter.
+    """
+
+    at: Frame
+    what: str
+    saves: Frame
+    state: str
+    given: str
+    loads: str
+
+
+@lru_cache(maxsize=64)
+def shared_place(path: str, header: int) -> SharedPlace | None:
+    """Of a loop over an object of the program that keeps its place, where each rank goes on from what the main process has saved of it."""
+    loop, folder = loop_at(path, header), str(Path(path).parent)
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Name | ast.Attribute):
+        return None
+    name = last_name(loop.iter)
+    calls = [(file, c) for file, c in program_nodes(folder) if isinstance(c, ast.Call)]
+    registered = [
+        (file, c, a)
+        for file, c in calls
+        if last_name(c.func) == "register_for_checkpointing"
+        for a in c.args
+        if last_name(a) == name
+    ]
+    loads = [(file, c) for file, c in calls if last_name(c.func) == "load_state" and isinstance(c.func, ast.Attribute)]
+    if len(registered) != 1 or not any(not surroundings(file, c.lineno).conditions for file, c in loads):
+        return None
+    file, call, what = registered[0]
+    made = {
+        last_name(n.value.func)
+        for _, n in program_nodes(folder)
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and name in map(last_name, n.targets)
+    }
+    owners = [(p, n) for p, n in program_nodes(folder) if isinstance(n, ast.ClassDef) and n.name in made]
+    if len(owners) != 1:
+        return None
+    owner, node = owners[0]
+    methods = {n.name: n for n in node.body if isinstance(n, ast.FunctionDef)}
+    saves, restores = methods.get("state_dict"), methods.get("load_state_dict")
+    if saves is None or restores is None or len(saves.body) != 1 or len(parameters_of(restores)) != 2:
+        return None
+    state = saves.body[0]
+    if not isinstance(state, ast.Return) or not isinstance(state.value, ast.Dict):
+        return None
+    body = "\n".join(ast.unparse(s) for s in restores.body)
+    at, line = frame_at(file, call.lineno), frame_at(owner, saves.lineno)
+    return SharedPlace(at, ast.unparse(what), line, ast.unparse(state.value), parameters_of(restores)[1], body)
+
+
+class LocalDays(NamedTuple):
+    """`text` at `at` reads a time by the clock of the machine's own zone; `safe` is the same on all."""
+
+    at: Frame
+    text: str
+    safe: str
+
+
+@lru_cache(maxsize=64)
+def local_days(path: str, header: int) -> LocalDays | None:
+    """Of a loop over what a function of the program gives: where that divides its items by the local time."""
+    folder = str(Path(path).parent)
+    for _, value in _gone_over(path, header):
+        named = functions_named(folder, last_name(value.func)) if isinstance(value, ast.Call) else []
+        found = [(file, c, safe) for file, f in named for c in inside(f, ast.Call) if (safe := _in_one_zone(c))]
+        if len(named) == 1 and len(found) == 1:
+            file, call, safe = found[0]
+            return LocalDays(frame_at(file, call.lineno), ast.unparse(call), safe)
+    return None
+
+
+def _in_one_zone(call: ast.Call) -> str:
+    """The call with the zone of all machines, of one that asks for a moment in that of this machine; else empty."""
+    name, of = last_name(call.func), ast.unparse(call.func).rpartition(".")[0]
+    if len(call.args) != 1 or call.keywords:
+        return ""
+    if name == "localtime":
+        return f"{of + '.' if of else ''}gmtime({ast.unparse(call.args[0])})"
+    if name == "fromtimestamp" and of.rpartition(".")[2] == "datetime":
+        return f"{of}.fromtimestamp({ast.unparse(call.args[0])}, timezone.utc)   # from datetime import timezone"
+    return ""

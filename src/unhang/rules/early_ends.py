@@ -1,0 +1,104 @@
+"""First fixes of a loop that ended on some ranks before its data did: the source of what it goes over is mended, or nothing is claimed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from textwrap import indent
+
+from unhang.analyze.program import early_ends
+from unhang.analyze.program.callpath import user_path
+from unhang.analyze.program.rounds import LeftLoop, goes_through
+from unhang.analyze.program.source import surroundings
+from unhang.analyze.situation import Situation
+from unhang.model import EvidenceLine, Fix, Frame
+from unhang.model.findings import EARLIER, SOURCE
+from unhang.rules import wording as w
+from unhang.rules.base import CLEAN, Found, edit
+
+
+def ended_early(s: Situation, loop: LeftLoop, found: Found) -> Found:
+    """The same loop with what ended it, as the source of what it goes over shows; and whether it made as many rounds on all ranks before."""
+    at, fix = _source_of_end(s, loop)
+    if fix is not None and at is not None:
+        return replace(found, fixes=(fix,), location=at, evidence=(*found.evidence, *w.code_line(at, SOURCE)))
+    if not _was_even(s, loop):
+        return found
+    told = EvidenceLine(EARLIER, "all ranks made as many rounds of this loop, each time before", loop.header)
+    fixes = ("find the end", "cut")
+    return replace(found, fixes=fixes, evidence=(*found.evidence, told))
+
+
+def _source_of_end(s: Situation, loop: LeftLoop) -> tuple[Frame | None, Fix | None]:
+    path, header = loop.frame.file, loop.header
+    if (stop := early_ends.leaked_stop(path, header)) is not None:
+        return stop.at, _read_alike(stop)
+    if (place := early_ends.shared_place(path, header)) is not None:
+        return place.at, _own_place(place)
+    days = early_ends.local_days(path, header) if _is_by_node(s, loop) else None
+    return (days.at, _one_zone(days)) if days is not None else (None, None)
+
+
+def _was_even(s: Situation, loop: LeftLoop) -> bool:
+    """Whether the ranks have been through the whole loop before, and came out of it together: what differs now is new."""
+    around = surroundings(loop.frame.file, loop.frame.line).loops
+    whole, calls = next((x for x in around if x.header == loop.header), None), s.case.calls
+    if whole is None:
+        return False
+    rows = calls.rank_rows(loop.leavers[0])
+    seen: dict[int, bool] = {}
+    within: list[bool] = []
+    for number in (int(n) for n in calls["frames"][rows] if n >= 0):
+        if number not in seen:
+            seen[number] = goes_through(user_path(calls.stacks[number]), loop.frame, whole)
+        within.append(seen[number])
+    return sum(a and not b for a, b in pairwise(within)) > 1
+
+
+def _is_by_node(s: Situation, loop: LeftLoop) -> bool:
+    """Whether all ranks of a launcher went the same way, and those of another one the other."""
+    ranks, left = s.case.ranks, set(loop.leavers)
+    sizes = {e.identity.local_world_size for e in ranks.values()}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if not size or size >= len(ranks):
+        return False
+    nodes = [set(range(first, first + size)) for first in range(0, len(ranks), size)]
+    return all(node <= left or not node & left for node in nodes)
+
+
+def _read_alike(stop: early_ends.LeakedStop) -> Fix:
+    return edit(
+        f"Do not let `{stop.asks}` end the loop: in what map() calls, its StopIteration is taken for the end of the data",
+        f"# {w.spot(stop.made)}, in place of `{stop.text}`\nread_alike({stop.reads}, {stop.items})\n"
+        "# above that function; all ranks have as many items there\n"
+        "def read_alike(read, items):\n"
+        "    for item in items:\n"
+        "        try:\n            got = read(item)\n"
+        f"        except StopIteration:   # {w.spot(stop.at)}: an item that ends too early; name it in the log\n            got = None\n"
+        "        bad = torch.tensor(float(got is None))\n"
+        "        dist.all_reduce(bad, op=dist.ReduceOp.MAX)   # all ranks leave it out\n"
+        "        if not bad.item():\n            yield got",
+        verify=CLEAN,
+    )
+
+
+def _own_place(place: early_ends.SharedPlace) -> Fix:
+    return edit(
+        f"Keep the state of `{place.what}` for each rank: Accelerate saves that of the main process alone, and loads it on all",
+        f"# {w.spot(place.saves)}, in place of state_dict() and load_state_dict(), which every rank calls; import torch.distributed as dist\n"
+        "def state_dict(self):\n"
+        "    states = [None] * dist.get_world_size()\n"
+        f"    dist.all_gather_object(states, {place.state})\n"
+        '    return {"ranks": states}\n'
+        f"def load_state_dict(self, {place.given}):\n"
+        f'    {place.given} = {place.given}["ranks"][dist.get_rank()]\n' + indent(place.loads, "    "),
+        verify=CLEAN,
+    )
+
+
+def _one_zone(days: early_ends.LocalDays) -> Fix:
+    return edit(
+        f"Read the time in one zone: `{days.text}` is in that of the machine, and the nodes made other numbers of rounds",
+        f"# {w.spot(days.at)}, in place of `{days.text}`\n{days.safe}\n# or the same TZ in the environment of all nodes",
+        verify=CLEAN,
+    )

@@ -1,0 +1,161 @@
+"""Loops that ended early on some ranks: the source of what they go over is mended, else nothing is claimed; beside each a look-alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.analyze.small_programs import frame, program
+from unhang import testing
+from unhang.analyze.program.early_ends import leaked_stop, local_days, shared_place
+from unhang.fix import with_diff
+from unhang.model import Case, Fix
+from unhang.testing import judge, make_case
+
+_READ = """\
+import torch
+import torch.distributed as dist
+class Parser:
+    def __call__(self, lines):
+        cursor = iter(lines)
+        return [next(cursor) for _ in range(3)]  # asks
+def epoch(model, batches):
+    for x in batches:  # head
+        dist.all_reduce(x)  # call
+def main():
+    parser = Parser()
+    for number in range(3):
+        epoch(model, map(parser, blocks))
+        dist.barrier()  # behind
+dist.init_process_group("gloo")
+main()
+"""
+
+
+def _job(file: Path, passes: int) -> Case:
+    """Two ranks that make three rounds in each pass, and then rank 1 two, the other another one."""
+    call, behind, main = frame(file, "call").line, frame(file, "behind").line, frame(file, "behind").line - 1
+    names = {"call": f"main:{main}>epoch:{call}", "behind": f"main:{behind}"}
+    one = [*[f"all_reduce[8]@{names['call']}"] * 3, f"barrier@{names['behind']}"]
+    whole = one * passes + [f"all_reduce[8]@{names['call']}"] * 2
+    calls = {0: [*whole, f"all_reduce[8]@{names['call']} !"], 1: [*whole, f"barrier@{names['behind']} !"]}
+    calls[2] = calls[0]
+    return make_case(calls, world=3, hang="suspected", source="there")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_told"),
+    [
+        ("", "", True),
+        ("next(cursor)", "next(cursor, None)", False),
+        ("map(parser, blocks)", "blocks", False),
+        ("return [next(cursor) for _ in range(3)]", "yield next(cursor)", False),
+        ("    parser = Parser()", "    parser = str", False),
+    ],
+)
+def test_a_stop_that_leaks_out_of_what_map_calls(old: str, new: str, is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, _READ.replace(old, new) if old else _READ)
+    found = leaked_stop(str(file), frame(file, "head").line)
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found.at.line, found.asks, found.text) == (6, "next(cursor)", "map(parser, blocks)")
+
+
+def test_one_that_is_caught_does_not_leak(tmp_path: Path) -> None:
+    caught = "        try:\n            return next(cursor)  # asks\n        except StopIteration:\n            raise ValueError(lines)\n"
+    file = program(tmp_path, _READ.replace("        return [next(cursor) for _ in range(3)]  # asks\n", caught))
+    assert leaked_stop(str(file), frame(file, "head").line) is None
+
+
+_READER = """\
+class Reader:
+    def state_dict(self):
+        return {"at": self.at}
+    def load_state_dict(self, state):
+        self.at = state["at"]
+class Run:
+    def __init__(self):
+        self.reader = Reader()
+        self.acc.register_for_checkpointing(self.reader)
+    def train(self):
+        for x in self.reader:  # head
+            self.step(x)
+    def back(self):
+        self.acc.load_state(self.last)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_told"),
+    [
+        ("", "", True),
+        ("register_for_checkpointing(self.reader)", "register_for_checkpointing(self.meter)", False),
+        ("self.acc.load_state(self.last)", "self.acc.save_state(self.last)", False),
+        ("        self.acc.load_state(self.last)", "        if args.resume: self.acc.load_state(self.last)", False),
+        ('return {"at": self.at}', "return gathered(self.at)", False),
+    ],
+)
+def test_a_place_that_the_main_process_saves_for_all(old: str, new: str, is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, _READER.replace(old, new) if old else _READER)
+    found = shared_place(str(file), frame(file, "head").line)
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found.what, found.state, found.loads) == ("self.reader", "{'at': self.at}", "self.at = state['at']")
+
+
+_DAYS = """\
+def days(week):
+    for stamp, x in records(week):
+        day = {call}
+        yield day, x
+def train(week):
+    for day, x in days(week):  # head
+        step(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "safe"),
+    [
+        ("time.localtime(stamp)", "time.gmtime(stamp)"),
+        ("datetime.fromtimestamp(stamp)", "datetime.fromtimestamp(stamp, timezone.utc)"),
+        ("datetime.fromtimestamp(stamp, tz=utc)", ""),
+        ("time.gmtime(stamp)", ""),
+    ],
+)
+def test_days_of_the_local_clock(call: str, safe: str, tmp_path: Path) -> None:
+    file = program(tmp_path, _DAYS.format(call=call))
+    found = local_days(str(file), frame(file, "head").line)
+    assert (found.safe.partition("  ")[0] if found else "") == safe
+
+
+@pytest.fixture
+def first_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fix]:
+    def of(text: str, passes: int = 2) -> Fix:
+        file = program(tmp_path, text)
+        os.utime(file, (0, 0))  # as old as the job, or older
+        monkeypatch.setattr(testing, "_prime", lambda _: str(file))
+        diagnosis = judge(_job(file, passes))
+        assert diagnosis.findings[0].cause == "uneven-inputs"
+        return with_diff(diagnosis).findings[0].fixes[0]
+
+    return of
+
+
+def test_the_source_is_mended_not_the_loop_cut(first_fix: Callable[..., Fix]) -> None:
+    fix = first_fix(_READ)
+    assert "read_alike(parser, blocks)" in fix.advice
+    assert fix.mends
+
+
+@pytest.mark.parametrize(("passes", "kind"), [(2, "loss"), (0, "")])
+def test_a_loop_that_was_as_long_before_is_cut_as_a_stop_gap_alone(
+    passes: int, kind: str, first_fix: Callable[..., Fix]
+) -> None:
+    fix = first_fix(_READ.replace("map(parser, blocks)", "blocks"), passes)
+    assert "in_step" in fix.patch
+    assert fix.kind == kind
+    assert bool(fix.note) is bool(kind)
