@@ -15,10 +15,13 @@ from unhang.model import EvidenceLine, Fix, Frame
 from unhang.model.findings import EARLIER, SOURCE
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, Found, edit
+from unhang.rules.start_repairs import resumed_apart
 
 
 def ended_early(s: Situation, loop: LeftLoop, found: Found) -> Found:
     """The same loop with what ended it, as the source of what it goes over shows; and whether it made as many rounds on all ranks before."""
+    if (resumed := resumed_apart(found, loop.head)) is not found:
+        return resumed
     at, fix = _source_of_end(s, loop)
     if fix is not None and at is not None:
         return replace(found, fixes=(fix,), location=at, evidence=(*found.evidence, *w.code_line(at, SOURCE)))

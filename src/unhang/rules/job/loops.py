@@ -93,8 +93,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return resumed_apart(found, header)
     if (start := loop_heads.counted_start(stay, left)) is not None:
         return _began_elsewhere(found, d, start)
-    many = list_of_calls(stayed.frames or ())
-    if many is not None and (is_data is False or many.is_chosen):
+    if (many := list_of_calls(stayed.frames or ())) is not None and (is_data is False or many.is_chosen):
         return _by_list(found, many)
     if (anew := begun_anew(stayed.frames or (), left, loop.frame, loop.header, is_data is False)) is not None:
         return _done_anew(found, anew)
@@ -112,7 +111,7 @@ def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Pat
         files = rounds.ended_by_files(header.file, header.line)
         return _by_files(found, files) if files is not None else _not_the_data(found)
     if way is None:
-        return resumed if (resumed := resumed_apart(found, header)) is not found else ended_early(s, loop, found)
+        return ended_early(s, loop, found)
     if not d.has_majority:  # those who took the way out did what the others did not
         found = replace(found, culprits=loop.leavers)
     if (around := ways_out.loop_left_by(way, stay)) is not None:
