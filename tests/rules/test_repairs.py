@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.rules.cases.filesystem_race import on_nodes
 from unhang.analyze.program import shared_state
 from unhang.analyze.program.finite import origin_in, raised_for
 from unhang.analyze.program.source import Condition, surroundings
@@ -25,7 +26,7 @@ from unhang.rules.repairs import (
     of_parts,
     of_resumed,
 )
-from unhang.testing import make_case
+from unhang.testing import judge, make_case
 
 
 def written(folder: Path, text: str) -> str:
@@ -423,3 +424,16 @@ def test_what_each_rank_draws_for_its_loader_is_drawn_alike(tmp_path: Path) -> N
     assert fix is not None
     assert fix.advice.endswith("random.Random(self.trainer.current_epoch).sample(self.parts, 8)")
     assert asked("pl.seed_everything(4)\n") is None
+
+
+@pytest.mark.parametrize(
+    ("failed", "title"),
+    [
+        ((2, 3), "Make it once on each machine"),
+        ((3,), "Let the others wait"),
+        ((1, 2, 3), "Let the others wait"),
+    ],
+)
+def test_a_file_that_whole_machines_do_not_find_is_made_on_each(failed: tuple[int, ...], title: str) -> None:
+    (found,) = judge(on_nodes(failed)()).findings
+    assert (found.culprit_ranks, found.fixes[0].title.startswith(title)) == (failed, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,6 +30,16 @@ def is_communication_error(error: RaisedError) -> bool:
 def is_timeout(error: RaisedError) -> bool:
     """Whether the exception says that a collective's own limit was hit."""
     return bool(_TIMEOUT.search(error.message))
+
+
+def are_whole_nodes(case: Case, ranks: Collection[int]) -> bool:
+    """Whether there are several nodes, and the ranks are all those of some and none of the others."""
+    nodes: dict[int, set[int]] = {}
+    for rank, evidence in case.ranks.items():
+        if evidence.identity.local_rank is None:
+            return False
+        nodes.setdefault(rank - evidence.identity.local_rank, set()).add(rank)
+    return len(nodes) > 1 and all(node <= set(ranks) or node.isdisjoint(ranks) for node in nodes.values())
 
 
 @dataclass(frozen=True)

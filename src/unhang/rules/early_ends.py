@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from textwrap import indent
 
+from unhang.analyze.failures import are_whole_nodes
 from unhang.analyze.program import early_ends
 from unhang.analyze.program.callpath import user_path
 from unhang.analyze.program.rounds import LeftLoop, goes_through
@@ -38,7 +39,7 @@ def _source_of_end(s: Situation, loop: LeftLoop) -> tuple[Frame | None, Fix | No
         return stop.at, _read_alike(stop)
     if (place := early_ends.shared_place(path, header)) is not None:
         return place.at, _own_place(place)
-    days = early_ends.local_days(path, header) if _is_by_node(s, loop) else None
+    days = early_ends.local_days(path, header) if are_whole_nodes(s.case, loop.leavers) else None
     return (days.at, _one_zone(days)) if days is not None else (None, None)
 
 
@@ -56,17 +57,6 @@ def _was_even(s: Situation, loop: LeftLoop) -> bool:
             seen[number] = goes_through(user_path(calls.stacks[number]), loop.frame, whole)
         within.append(seen[number])
     return sum(a and not b for a, b in pairwise(within)) > 1
-
-
-def _is_by_node(s: Situation, loop: LeftLoop) -> bool:
-    """Whether all ranks of a launcher went the same way, and those of another one the other."""
-    ranks, left = s.case.ranks, set(loop.leavers)
-    sizes = {e.identity.local_world_size for e in ranks.values()}
-    size = sizes.pop() if len(sizes) == 1 else None
-    if not size or size >= len(ranks):
-        return False
-    nodes = [set(range(first, first + size)) for first in range(0, len(ranks), size)]
-    return all(node <= left or not node & left for node in nodes)
 
 
 def _read_alike(stop: early_ends.LeakedStop) -> Fix:

@@ -16,6 +16,7 @@ from unhang.model import Case, Fix, Frame, Gate, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import gate_of
 from unhang.rules.base import CLEAN, edit
+from unhang.rules.failure import names_cause
 from unhang.rules.item_repairs import of_item
 from unhang.rules.known_repairs import of_error
 
@@ -198,6 +199,19 @@ def of_existing(error: RaisedError) -> Fix | None:
         f"# {w.spot(frame)}, in place of `{whole}`\n{safe}\n# or on rank 0 alone, with dist.barrier() behind it on every rank",
         verify=CLEAN,
     )
+
+
+_TIME_STAMP = re.compile(r"(?<!\d)20\d{6}[-_T.]?\d{4,6}(?!\d)|(?<!\d)20\d\d-\d\d-\d\d[-_T ]\d\d|(?<!\d)1\d{9}(?!\d)")
+_FILE = re.compile(r"No such file.*\.\w{1,8}['\"]")
+
+
+def of_path(head: str) -> tuple[str, ...]:
+    """Fixes by what is missing: what another node wrote; a name with the time in it, which each rank makes for itself; a file; a folder."""
+    if names_cause(head, "cause.file_not_shared"):
+        return ("gather",)
+    if _TIME_STAMP.search(head):
+        return ("one name", "wait")
+    return ("wait", "folder") if _FILE.search(head) else ("folder", "wait")
 
 
 def of_not_finite(frame: Frame | None, test: ast.expr) -> tuple[Fix, ...]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from tests.rules.notation import Later, log_case, make_case
+from unhang.model import Case
 from unhang.testing import Fires, Quiet, raised
 
 _ERROR = "RuntimeError: Parent directory runs/ck does not exist.@main:30>save:7"
@@ -42,6 +46,22 @@ def _half(ago_s: float) -> Later:
     return make_case({}, errors={1: error}, hang=None, exit_code=1)
 
 
+_NOT_THERE = "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/part1.pt'@main:30>load:7"
+
+
+def on_nodes(failed: Sequence[int]) -> Later:
+    """Four ranks, two on each machine, of which some did not find a file."""
+
+    def case() -> Case:
+        made = make_case({}, errors=dict.fromkeys(failed, _NOT_THERE), hang=None, exit_code=1)()
+        return replace(
+            made,
+            ranks={r: replace(e, identity=replace(e.identity, local_rank=r % 2)) for r, e in made.ranks.items()},
+        )
+
+    return case
+
+
 _NAMED = (
     "12:30:11 | Checkpoint dir: models/{}.n=1944\n[rank1]: Traceback (most recent call last):\n"
     '[rank1]:   File "/app/data.py", line 12, in __getitem__\n[rank1]:     Image.open(path)\n'
@@ -51,6 +71,7 @@ _NAMED = (
 CASES = {
     "filesystem-race": (
         Fires(make_case({}, errors=dict.fromkeys((1, 2, 3), _ERROR), hang=None, exit_code=1), (1, 2, 3), 7),
+        Fires(on_nodes((2, 3)), (2, 3), 7),
         Fires(log_case(_NAMED.format("260122_143011")), (1,), 12),
         Fires(log_case(_MADE_TWICE), (3,), 12),
         Fires(log_case(_REMOVED_TWICE), (1, 3), 10),

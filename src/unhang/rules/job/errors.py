@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from unhang.analyze.failures import are_whole_nodes
 from unhang.analyze.lines.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.lines.log_progress import behind_in_steps
 from unhang.analyze.program.callpath import user_path
@@ -56,7 +57,7 @@ from unhang.rules.log_lines import (
     ranks_of_devices,
     ranks_of_pids,
 )
-from unhang.rules.repairs import of_exception, of_existing, of_moved
+from unhang.rules.repairs import of_exception, of_existing, of_moved, of_path
 
 _WORK_IN_MEMORY, _KILLED = ("work.preparing", "oom.loading", "work.saving"), (-9, 137)
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
@@ -112,21 +113,19 @@ def filesystem_race(s: Situation) -> Found | None:
         error = first.error
         words = {"head": first.head, "file": error.file, "bytes": error.file_bytes}
         return found_at_first(s, first, 0.88, words, say="half", fixes=("whole", "wait"))
-    fixes = tuple(filter(None, (of_moved(first.error.frames) or of_existing(first.error),))) + _of_path(first.head)
+    if (nodes := _other_nodes(s, first)) is not None:
+        return found_at_first(s, first, 0.93, {"head": first.head, **nodes}, say="node", fixes=("each node",))
+    fixes = tuple(filter(None, (of_moved(first.error.frames) or of_existing(first.error),))) + of_path(first.head)
     return found_at_first(s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=fixes)
 
 
-_TIME_STAMP = re.compile(r"(?<!\d)20\d{6}[-_T.]?\d{4,6}(?!\d)|(?<!\d)20\d\d-\d\d-\d\d[-_T ]\d\d|(?<!\d)1\d{9}(?!\d)")
-_FILE = re.compile(r"No such file.*\.\w{1,8}['\"]")
-
-
-def _of_path(head: str) -> tuple[str, ...]:
-    """Fixes by what is missing: what another node wrote; a name with the time in it, which each rank makes for itself; a file; a folder."""
-    if names_cause(head, "cause.file_not_shared"):
-        return ("gather",)
-    if _TIME_STAMP.search(head):
-        return ("one name", "wait")
-    return ("wait", "folder") if _FILE.search(head) else ("folder", "wait")
+def _other_nodes(s: Situation, first: FirstException) -> dict[str, str] | None:
+    """The ranks that found the path, where all those of whole nodes did not: who made it did so on another machine's disk."""
+    others = [r for r in s.case.ranks if r not in first.ranks]
+    is_missing = first.error.type.endswith("FileNotFoundError")
+    if not is_missing or not first.failures or not others or not are_whole_nodes(s.case, first.ranks):
+        return None
+    return {"others": w.name_ranks(others)}
 
 
 @rule("gpu-out-of-memory")
