@@ -173,6 +173,9 @@ def _of_what_another_tells(late: LateRank, frame: Frame, evidence: RankEvidence)
     unfed = late.doer is not None and late.doer.is_unfed
     if awaits == "a queue" and unfed and (ended := own_threads.ended_producer(frame)):
         yield _fix("end the queue", ended, leaves=w.line_at(ended.path, ended.leaves))
+    if unwoken := queues.wakes_no_loop(frame):
+        given = f", {unwoken.given}" if unwoken.given else ""
+        yield _fix("wake the loop", unwoken, told_at=w.spot(unwoken.told), more=given)
     if awaits == "a queue" and (apart := queues.taken_apart(threads)):
         owner = apart.queue.rpartition(".")[0]
         name = f"{owner}.taking" if owner else "taking"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program
-from unhang.analyze.waits.queues import taken_apart, waiting_fillers
+from unhang.analyze.waits.queues import taken_apart, waiting_fillers, wakes_no_loop
 from unhang.model import Frame, ThreadStack
 from unhang.testing import judge, make_case
 
@@ -83,3 +83,33 @@ def test_only_a_change_that_mends_is_called_one(takers: int, title: str, kind: s
     mine = replace(case.ranks[0], stacks=(main, *_threads(file, takers)))
     fix = judge(replace(case, ranks={**case.ranks, 0: mine})).findings[0].fixes[0]
     assert (fix.title.startswith(title), fix.kind) == (True, kind)
+
+
+_LOOP = """\
+class Feed:
+    def start(self):
+        threading.Thread(target=self.read).start()
+    def read(self):
+        self.queue.put_nowait(row())  # tells
+    async def take(self):
+        return await self.queue.get()  # asks
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_told"),
+    [
+        ("", "", True),
+        ("threading.Thread(target=self.read).start()", "self.loop.run_in_executor(None, self.read)", True),
+        ("threading.Thread(target=self.read).start()", "self.read()", False),
+        ("self.queue.put_nowait(row())", "self.loop.call_soon_threadsafe(self.queue.put_nowait, row())", False),
+        ("await self.queue.get()", "self.queue.get()", False),
+        ("def read(self)", "async def read(self)", False),
+    ],
+)
+def test_a_thread_that_fills_a_queue_of_an_event_loop(old: str, new: str, is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, _LOOP.replace(old, new) if old else _LOOP)
+    found = wakes_no_loop(frame(file, "asks"))
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found.told.line, found.tells, found.given) == (5, "self.queue.put_nowait", "row()")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,22 @@ def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(100):
         assert f"key{i}".encode() in frames.record_text("", f"key{i}")
     assert len(frames._texts) <= 20
+
+
+def test_a_task_in_an_async_generator_stands_where_that_waits() -> None:
+    async def items(queue: asyncio.Queue[int]) -> AsyncIterator[int]:
+        while True:
+            yield await queue.get()
+
+    async def consume(queue: asyncio.Queue[int]) -> None:
+        async for _ in items(queue):
+            pass
+
+    async def look() -> list[str]:
+        task = asyncio.create_task(consume(asyncio.Queue()))
+        await asyncio.sleep(0)
+        described = frames._describe(task)
+        task.cancel()
+        return [function for _, _, function in described["frames"]]
+
+    assert asyncio.run(look()) == ["get", "items", "consume"]

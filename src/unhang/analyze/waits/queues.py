@@ -1,14 +1,18 @@
-"""A wait for an item of a queue whose fillers are alive and wait themselves: who they are, and whether they starve each other of items that go round."""
+"""A wait for an item of a queue whose fillers are alive and wait themselves: who they are, and whether they starve each other of items that go round.
+
+Queues and events of asyncio are of one event loop: what another thread does to them wakes no loop.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.program.callpath import library_above
-from unhang.analyze.program.source import function_at, nearest
-from unhang.analyze.program.trees import covers, inside, last_name
+from unhang.analyze.program.source import frame_at, function_at, nearest, nodes_around
+from unhang.analyze.program.trees import covers, inside, last_name, program_nodes
 from unhang.analyze.waits.given_back import answers_to, asked_in
 from unhang.model import Frame, ThreadStack, user_frames
 
@@ -73,3 +77,38 @@ def taken_apart(threads: Sequence[ThreadStack]) -> TakenApart | None:
 def _takes_several(statement: ast.stmt, method: ast.Attribute) -> bool:
     """Whether a statement calls that method once for each round of a comprehension."""
     return any(method in ast.walk(one.elt) for one in inside(statement, ast.ListComp))
+
+
+class Unwoken(NamedTuple):
+    """A thread calls `call` at `told`, `tells` with `given`, of an object of an event loop, for which a task waits."""
+
+    told: Frame
+    call: str
+    tells: str
+    given: str
+
+
+_OF_LOOPS = {"get": ("put_nowait",), "wait": ("set",)}
+_TO_A_THREAD = ("Thread", "Timer", "run_in_executor", "to_thread", "submit", "map")
+
+
+def wakes_no_loop(frame: Frame) -> Unwoken | None:
+    """Of a line that awaits an item or an event of asyncio: the call of a function of a thread that tells it, as if that were safe."""
+    awaited = [n.value for n in nodes_around(frame.file, frame.line) if isinstance(n, ast.Await)]
+    for verb in {c.func.attr for c in awaited if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute)}:
+        for path, function, call in answers_to(frame, verb, _OF_LOOPS.get(verb, ())):
+            folder = str(Path(frame.file).parent)
+            if isinstance(function, ast.FunctionDef) and _is_run_by_a_thread(folder, function.name):
+                given = ", ".join(map(ast.unparse, (*call.args, *call.keywords)))
+                return Unwoken(frame_at(path, call.lineno), ast.unparse(call), ast.unparse(call.func), given)
+    return None
+
+
+def _is_run_by_a_thread(folder: str, name: str) -> bool:
+    """Whether the program hands the function to a thread or a pool."""
+    return any(
+        isinstance(call, ast.Call)
+        and last_name(call.func) in _TO_A_THREAD
+        and any(last_name(value) == name for value in (*call.args, *(k.value for k in call.keywords)))
+        for _, call in program_nodes(folder)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from traceback import walk_tb
-from types import CodeType, FrameType, FunctionType, GeneratorType, MethodType, TracebackType
+from types import AsyncGeneratorType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -353,6 +354,13 @@ def _loop_of(frame: FrameType) -> Any:
     return None
 
 
+_AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
+_STEPS = (
+    "async_generator_asend",
+    "async_generator_athrow",
+)  # of `async for`: they have no attribute for their generator
+
+
 def _describe(task: Any) -> dict[str, Any]:
     places: list[list[object]] = []
     at = task.get_coro()
@@ -360,9 +368,9 @@ def _describe(task: Any) -> dict[str, Any]:
         frame = next((f for n in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(at, n, None))), None)
         if frame is not None:
             places.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
-        at = next(
-            (a for n in ("cr_await", "gi_yieldfrom", "ag_await") if (a := getattr(at, n, None)) is not None), None
-        )
+        at = next((a for n in _AWAITED if (a := getattr(at, n, None)) is not None), None)
+        if type(at).__name__ in _STEPS:
+            at = next((g for g in gc.get_referents(at) if isinstance(g, AsyncGeneratorType)), None)
     waiter = getattr(task, "_fut_waiter", None)
     awaited = [waiter, *getattr(waiter, "_children", ())]
     names = [t.get_name()[:80] for t in awaited if hasattr(t, "get_coro") and not t.done()]
