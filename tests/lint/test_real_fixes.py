@@ -21,8 +21,8 @@ six more are found there, all are quiet after, and none of the others.
 `seventeenth` (4 of 15, one more with what is less sure, and no mended program found) was measured after that,
 `eighteenth` (4 of 15, and one more found that is not quiet after) by the same rules, and then both served so too:
 nine more are found there, none of the others, and all their mended programs are quiet.
-`nineteenth` (8 of 15, one more with what is less sure, and no mended program found) was measured after that, and has served nothing yet:
-mechanisms come as often in it as in public threads.
+`nineteenth` (8 of 15, one more with what is less sure, and no mended program found) was measured after that,
+`twentieth` (3 of 15, two more with what is less sure, and no mended program found) by the same rules, and both have served nothing yet.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """
@@ -57,6 +57,7 @@ FOUND = {
     "seventeenth": {"01", "02", "05", "06", "09", "10", "11", "12", "13", "14"},
     "eighteenth": {"01", "03", "04", "08", "09", "11", "15"},
     "nineteenth": {"01", "02", "03", "04", "11", "13", "14", "15"},
+    "twentieth": {"01", "09", "12"},
 }
 # Found by rules that are off by default, or with --depth 9.
 MORE = {
@@ -79,6 +80,7 @@ MORE = {
     "seventeenth": set[str](),
     "eighteenth": set[str](),
     "nineteenth": {"05"},
+    "twentieth": {"02", "04"},
 }
 OFF = ("batch-decides", "failure-may-decide")
 SETTINGS = {
@@ -106,6 +108,7 @@ NOISY = {
     "seventeenth": set[str](),
     "eighteenth": set[str](),
     "nineteenth": set[str](),
+    "twentieth": set[str](),
 }  # found before, and still after
 
 
@@ -147,6 +150,7 @@ def test_pairs(part: str) -> None:
             "seventeenth": 15,
             "eighteenth": 15,
             "nineteenth": 15,
+            "twentieth": 15,
         }[part]
     )
 
