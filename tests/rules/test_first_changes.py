@@ -9,16 +9,20 @@ import pytest
 
 from unhang.analyze.calls.framework_settings import asked_ahead, sets_as_they_come
 from unhang.analyze.calls.handled import raised_in_loss
+from unhang.analyze.calls.programs import unlike_copies
 from unhang.analyze.program.decisions import loader_kinds, made_where_needed
-from unhang.analyze.program.peers import groups_in_turn, places_for_ranks
+from unhang.analyze.program.peers import groups_in_turn, made_in_a_loop, places_for_ranks
 from unhang.analyze.program.sides import lost_dimension
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.outside_waits import ended_sleepers
 from unhang.analyze.waits.own_threads import ended_server
 from unhang.analyze.waits.polling import blocked_loop
+from unhang.analyze.waits.transfers import LeftOutTransfer
 from unhang.model import Frame, PendingCall, RaisedError, ThreadStack
+from unhang.rules.base import card_of
 from unhang.rules.framework_advice import of_asked_ahead, of_lost_dimension, of_sets_in_turn
 from unhang.rules.host_waits import without_its_server
+from unhang.rules.job.order import _transfer_left_out
 from unhang.rules.registry import judge
 from unhang.rules.remedies import make_for_all, of_handled
 from unhang.testing import make_case, pending, raised
@@ -218,6 +222,46 @@ def test_ranks_that_wait_for_each_other_in_groups(details: tuple[str, ...], is_c
     found = [f for f in judge(Situation(case)).findings if f.rule == "subgroup-not-created-by-all"]
     assert all((f.fixes[0].kind == "look") is is_crossed for f in found)
     assert found or not is_crossed
+
+
+_IN_A_LOOP = """\
+def main(ranks):
+    for other in by_size():
+        pair = tuple(sorted((rank, other)))
+        groups[pair] = dist.new_group(list(pair), use_local_synchronization=True)
+        {more}
+"""
+
+
+@pytest.mark.parametrize("more", ["pass", "dist.all_reduce(x, group=groups[pair])"])
+def test_groups_that_are_made_in_a_loop_can_be_made_behind_it(more: str, tmp_path: Path) -> None:
+    file = _file(tmp_path, _IN_A_LOOP.format(more=more))
+    found = made_in_a_loop(Frame(file, 4, "main"))
+    assert (found is not None) is (more == "pass")
+
+
+@pytest.mark.parametrize(
+    ("details", "waits_for"),
+    [
+        (("0,1", "1,2", "2,3", "0,3"), {0: (1,), 1: (2,), 2: (3,), 3: (0,)}),
+        (("0,1", "0,1", "2,3", "2,3"), {}),
+        (("0,1", "", "2,3", ""), {0: (1,), 2: (3,)}),
+    ],
+)
+def test_a_group_that_its_members_alone_make_waits_for_them_alone(
+    details: tuple[str, ...], waits_for: dict[int, tuple[int, ...]]
+) -> None:
+    made = {
+        r: [replace(pending("new_group", detail=d, where="main:4"), tag=1)] if d else [] for r, d in enumerate(details)
+    }
+    source = _IN_A_LOOP.format(more="pass")
+    case = make_case({}, world=4, pending=made, stacks=dict.fromkeys(range(4), "main:4>~comm"), source=source)
+    s = Situation(case)
+    assert {e.waiter: e.targets for e in s.waits.edges if e.kind == "new_group"} == waits_for
+    found = [f for f in judge(s).findings if f.rule == "subgroup-not-created-by-all"]
+    assert [f.fixes[0].title.startswith("Make the groups behind the loop") for f in found] == [True] * (
+        len(waits_for) == 4
+    )
 
 
 # A module that one rank alone wraps.
@@ -444,3 +488,74 @@ def test_a_loader_with_a_length_on_some_ranks(kind: str, test: str, is_told: boo
     assert (found is not None) is is_told
     if found is not None:
         assert (found.at.line, found.condition.text, found.leads.line) == (7, test, 9)
+
+
+# A file of one name, in two copies.
+
+_OF_KIT = """\
+def compute(self):
+    dist.all_reduce(self.sums)
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "other", "is_told"),
+    [
+        ("    dist.all_reduce(self.hist)", "two", True),
+        ("", "two", False),
+        ("    dist.all_reduce(self.hist)", "one", False),
+    ],
+)
+def test_ranks_that_run_two_copies_of_a_file(more: str, other: str, is_told: bool, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "one" / "kit.py").write_text(_OF_KIT.format(more=""))
+    (tmp_path / other / "kit.py").write_text(_OF_KIT.format(more=more))
+    files = [str(tmp_path / folder / "kit.py") for folder in ("one", other)]
+    ways = tuple((Frame(file, 2, "compute"), Frame("train.py", 5, "main")) for file in files)
+    table = make_case({r: ["all_reduce[8]@main:5"] for r in range(4)}).calls
+    sides = (table["rank"] > 1).astype("i4")
+    copied = replace(table, columns={**table.columns, "frames": sides}, stacks=ways)
+    assert (unlike_copies(copied, 0, 2) is not None) is is_told
+    assert unlike_copies(copied, 0, 1) is None
+
+
+# A transfer that one side leaves out.
+
+_STAGE = """\
+def step(self):
+    dist.send(x, dst=1)
+    {first}:
+        {then}
+    y = dist.recv(x, src=1)
+"""
+_UNDER = """\
+def step(self):
+    if self.rank < 1:
+        dist.send(x, dst=1)
+        if {test}:
+            y = dist.recv(x, src=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "sends", "told", "fix"),
+    [
+        (_UNDER.format(test="not self.frozen"), 3, 4, "Make the recv from rank 1 whatever `not self.frozen` is"),
+        (_UNDER.format(test="rank == 0"), 3, 5, "Make every call of the round"),
+        (_STAGE.format(first="if self.frozen", then="return"), 2, 3, "Make every call of the round"),
+    ],
+)
+def test_the_line_that_lets_one_side_leave_a_transfer_out(source: str, sends: int, told: int, fix: str) -> None:
+    usual = pending("recv", peer=1, done=True, where="step:5")
+    instead = pending("send", peer=1, where=f"step:{sends}")
+    waits = {0: [usual, instead], 1: [pending("send", peer=0, where="next:9")]}
+    stacks = {0: f"step:{sends}>~comm", 1: "next:9>~comm"}
+    s = Situation(make_case({}, world=2, pending=waits, source=source, stacks=stacks))
+    usual, instead = s.case.ranks[0].pending  # in the file that can be read
+    found = _transfer_left_out(s, (0, 1), LeftOutTransfer(0, usual, instead)).in_words_of(
+        card_of("collective-order-race"), s
+    )
+    assert found.location is not None
+    assert (found.location.line, found.fixes[0].title.startswith(fix)) == (told, True)

@@ -270,5 +270,7 @@ def _named(of: _Place, path: str, steps: int) -> Peer:
         i = of.function.parameters.index(path)
         return _OWN if known.rank_kind(path) == "rank" else ("param", i)
     if (bound := _bound(of, path)) is not None:
-        return _peer(*bound, steps - 1)
+        peer = _peer(*bound, steps - 1)
+        is_foreign = bound[0].function is not of.function and peer is not None and peer[0] == "param"
+        return None if is_foreign else peer  # a parameter of __init__ is none of this function
     return _OWN if known.rank_kind(path.rpartition(".")[2]) == "rank" else None

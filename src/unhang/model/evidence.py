@@ -151,7 +151,8 @@ class PendingCall:
     `peer`: a global rank. Of keys that differ in numbers alone only the last `store_set` is kept; `index` counts them. So it
     is with the ends of loaders that were asked at one place: `detail` is the number of batches of the last round.
     `ended_ns` is None while the call is under way. `index` counts calls of that kind (and group) on this rank from 1.
-    `detail`: the store's key, the ranks of a new group, or the limit of a monitored barrier in seconds. `nth`: which one it is of
+    `detail`: the store's key, the ranks of a new group, or the limit of a monitored barrier in seconds. `tag`: of a transfer; 1 for
+    a new group that its members alone make (`use_local_synchronization`). `nth`: which one it is of
     the sends, or the receives, with this peer, tag and group, from 1; 0 where it is not known. `awaited_ns`: since when the rank has
     waited for an isend or irecv; None where it has not, as far as that is known.
     """

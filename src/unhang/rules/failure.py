@@ -32,6 +32,9 @@ SPECIAL = (
     "cause.port_taken", "cause.unused_parameters", "cause.no_parameters",
 )  # fmt: skip
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
+_IS_WHOLE = re.compile(
+    r"WeightsUnpickler error: Unsupported|(?:Missing|Unexpected) key\(s\) in state_dict|size mismatch for "
+)
 _NO_PICKLE = re.compile(
     r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated"
     r"|Trying to create tensor with negative dimension|Storage size calculation overflowed|invalid load key"
@@ -290,7 +293,7 @@ def is_of_a_fork(first: FirstException) -> bool:
 def is_half_written(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks could not read a file that was written while the job ran, a moment before."""
     started, error = s.case.job.started_ns or 0, first.error
-    is_of_this_run = bool(error.file) and 0 < started < error.file_written_ns
+    is_of_this_run = bool(error.file) and 0 < started < error.file_written_ns and not _IS_WHOLE.search(error.message)
     is_fresh = abs(error.time_ns - error.file_written_ns) < _FRESH_NS
     return is_of_this_run and is_fresh and bool(first.failures) and 0 < len(first.ranks) < len(s.case.world)
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 
 from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.programs import unlike_copies
 from unhang.analyze.program import shared_state
 from unhang.analyze.program.finite import asks_for_finite, origin_in, raised_for
 from unhang.analyze.program.source import around, surroundings
 from unhang.analyze.program.trees import calls_on, covers, inside, last_name, names_in, parameters_of, program_nodes
+from unhang.analyze.situation import Situation
 from unhang.model import Case, Fix, Frame, Gate, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import gate_of
-from unhang.rules.base import CLEAN, edit
+from unhang.rules.base import CLEAN, Found, edit
 from unhang.rules.failure import names_cause
 from unhang.rules.item_repairs import of_item
 from unhang.rules.known_repairs import of_error
@@ -337,3 +340,25 @@ def of_resumed(d: Divergence) -> Fix | None:
 
 def _folder(d: Divergence) -> str:
     return str(Path(d.location.file).parent) if d.location is not None else ""
+
+
+def of_copies(s: Situation, d: Divergence, found: Found) -> Found:
+    """The same divergence where the ranks came to it through unlike copies of a file: what differs is the installation, not the way taken in it."""
+    copies = unlike_copies(s.case.calls, d.reference[0], d.odd[0])
+    ways = {f.file for f in (*d.odd_path, *d.made_path)}
+    if copies is None or ways.isdisjoint({copies.mine.file, copies.theirs.file}):
+        return found
+    theirs, mine = PurePath(copies.mine.file), PurePath(copies.theirs.file)
+    words = {"file": mine.name, "here": mine.parent.name, "there": theirs.parent.name, "odd": w.name_ranks(d.odd)}
+    told = copies.theirs if copies.theirs.file in ways else copies.mine
+    return replace(
+        found,
+        confidence=0.92,
+        evidence=(*found.evidence, *w.code_line(copies.mine, "copy"), *w.code_line(copies.theirs, "copy")),
+        words={**found.words, **words, "reference": w.name_ranks(d.reference)},
+        say="copies",
+        cause="version-mismatch",
+        fixes=("one copy",),
+        location=told,
+        condition=None,
+    )

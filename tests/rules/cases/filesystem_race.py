@@ -38,12 +38,12 @@ FileNotFoundError: [Errno 2] No such file or directory: '/tmp/tmp2z9xkq1m/part_8
 """
 
 
-def _half(ago_s: float) -> Later:
+def _half(ago_s: float, error: str = "JSONDecodeError: Expecting value") -> Later:
     """Rank 1 could not read a file that was written so many seconds before."""
-    text = "JSONDecodeError: Expecting value@main:9>load:4"
+    text = f"{error}@main:9>load:4"
     written_ns = raised(text).time_ns - int(ago_s * 1e9)
-    error = raised(text, file="/data/vocab.json", file_bytes=812, file_written_ns=written_ns)
-    return make_case({}, errors={1: error}, hang=None, exit_code=1)
+    seen = raised(text, file="/data/vocab.json", file_bytes=812, file_written_ns=written_ns)
+    return make_case({}, errors={1: seen}, hang=None, exit_code=1)
 
 
 _NOT_THERE = "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/part1.pt'@main:30>load:7"
@@ -94,5 +94,11 @@ CASES = {
         Quiet(log_case(_PART.replace("part_8.pkl", "labels.pkl")), "a file that nobody writes"),
         Fires(_half(0.2), (1,), 4),
         Quiet(_half(90), "a file from before the job that one rank cannot read"),
+        Quiet(
+            _half(
+                0.2, "UnpicklingError: Weights only load failed. WeightsUnpickler error: Unsupported global: GLOBAL a.B"
+            ),
+            "a whole file of which the loader refuses a part",
+        ),
     ),
 }

@@ -89,6 +89,22 @@ print(ray.init("auto"), given["env_vars"]["PYTHONPATH"], ray.init.__name__)
     assert (ended.stdout.splitlines(), ended.stderr, ended.code) == (expected, "", 0)
 
 
+def test_children_with_a_path_of_their_own_are_led_here(run_dir: Path) -> None:
+    code = """
+import os, subprocess, sys
+def path(**given):
+    asked = "import os; print(os.environ.get('PYTHONPATH', 'none'))"
+    return subprocess.run([sys.executable, "-c", asked], stdout=subprocess.PIPE, **given).stdout.decode().strip()
+print(path(), path(env=dict(os.environ, PYTHONPATH="/libs")), path(env={"PYTHONPATH": "/libs"}), path(env={}))
+del os.environ["PYTHONPATH"]
+print(path(), path(env=os.environ), os.environ.get("PYTHONPATH"))
+print(subprocess.Popen(["true"], -1, None, None, None, None, None, True, False, None, {}).wait())
+"""
+    ended = python("-c", code, env=environment(run_dir))
+    first = f"{BOOTSTRAP} {BOOTSTRAP}:/libs /libs none"
+    assert (ended.stdout.splitlines(), ended.stderr) == ([first, f"{BOOTSTRAP} {BOOTSTRAP} None", "0"], "")
+
+
 def test_a_ray_that_is_none_or_fails_is_left_alone(tmp_path: Path, run_dir: Path) -> None:
     env = environment(run_dir)
     env["PYTHONPATH"] = f"{BOOTSTRAP}:{tmp_path}"

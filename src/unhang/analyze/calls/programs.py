@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, KeysView
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from pathlib import PurePath
+from typing import NamedTuple, TypeAlias
 
 from unhang.analyze.calls.fronts import are_sends, tracks_a_batch
 from unhang.analyze.calls.positions import signatures
-from unhang.analyze.program.callpath import user_path
-from unhang.model import CollectiveTable, different
+from unhang.analyze.program.callpath import Path, user_path
+from unhang.analyze.program.trees import read_source
+from unhang.model import CollectiveTable, Frame, different
 from unhang.numeric import np, npt
 
 _MOSTLY, _UNKNOWN = 0.75, 1 << 24
@@ -212,3 +214,31 @@ def _one_way_rings(
             if all(not len(side) or np.array_equal(side, seen) for side in sides):
                 found.append(g)
     return np.array(found, dtype=np.int64)
+
+
+class Copies(NamedTuple):
+    """Two files of one name with different texts, called for the same thing at the same line: `mine` on one rank, `theirs` on another one."""
+
+    mine: Frame
+    theirs: Frame
+
+
+def unlike_copies(table: CollectiveTable, rank: int, other: int) -> Copies | None:
+    """The innermost function of the program that the recorded calls of two ranks came through in unlike copies of a file, as far as these can be read here."""
+    mine, theirs = (_called_from(table, r) for r in (rank, other))
+    shared = [key for key in mine.keys() & theirs.keys() if mine[key].file != theirs[key].file]
+    for key in sorted(shared, key=lambda key: -len(key[0])):
+        one, two = read_source(mine[key].file), read_source(theirs[key].file)
+        if one is not None and two is not None and one[1] != two[1]:
+            return Copies(mine[key], theirs[key])
+    return None
+
+
+def _called_from(table: CollectiveTable, rank: int) -> dict[tuple[Path, str, str], Frame]:
+    """The last place in each function, by the way to it, its name, and that of its file."""
+    numbers = {int(n) for n in table["frames"][table.rank_rows(rank)] if n >= 0}
+    found = {}
+    for way in (user_path(table.stacks[n]) for n in sorted(numbers)):
+        for depth, frame in enumerate(way):
+            found[way[:depth], frame.function, PurePath(frame.file).name] = frame
+    return found

@@ -135,6 +135,28 @@ def groups_in_turn(way: Sequence[Frame]) -> InTurn | None:
     return None
 
 
+class Behind(NamedTuple):
+    """Groups that a loop makes one by one, in an order of the rank's own, by nothing but `statement` at `made`. `name`: the members of one."""
+
+    made: Frame
+    statement: str
+    name: str
+
+
+def made_in_a_loop(made: Frame) -> Behind | None:
+    """Of a line that makes a group in a loop and keeps it by its members, where the loop asks the groups for nothing: it can stand behind the loop."""
+    loops = surroundings(made.file, made.line).loops
+    loop = loop_at(made.file, loops[-1].header) if loops else None
+    if not isinstance(loop, ast.For) or function_at(made.file, made.line) is not function_at(made.file, loop.lineno):
+        return None
+    for n in loop.body:
+        match n:
+            case ast.Assign(targets=[ast.Subscript(value=kept, slice=ast.Name(id=name))]) if n.lineno == made.line:
+                asks = [x for x in ast.walk(loop) if isinstance(x, ast.expr) and ast.unparse(x) == ast.unparse(kept)]
+                return Behind(made, ast.unparse(n), name) if len(asks) == 1 else None
+    return None
+
+
 def _key_of(members: ast.expr, function: Function, above: Frame, loop: ast.For) -> str | None:
     """By what the rounds of a loop are sorted, so that their groups come in one order: `members`, said of an item of the loop."""
     names = {n.id: n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}

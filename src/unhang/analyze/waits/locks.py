@@ -20,7 +20,7 @@ from unhang.analyze.program.trees import (
     parameters_of,
     tree_of,
 )
-from unhang.model import Frame, ThreadStack, grouped, user_frames
+from unhang.model import Case, Frame, ThreadStack, grouped, user_frames
 from unhang.model.frames import WaitingTask
 
 _BLOCK = (ast.With, ast.AsyncWith)
@@ -116,6 +116,12 @@ def held_over_call(stacks: Sequence[ThreadStack]) -> HeldOverCall | None:
                     what = min(held_by(held) & held_by(block))
                     return HeldOverCall(Frame(holder.file, held.lineno, holder.function), frame, what)
     return None
+
+
+def held_over_calls(case: Case, cycle: Sequence[int]) -> list[HeldOverCall]:
+    """The lock of each rank of a circle that one of its threads holds over a call of a group of its own; nothing where not all have one."""
+    found = [held_over_call(case.ranks[r].stacks) if r in case.ranks else None for r in cycle]
+    return [x for x in found if x is not None] if all(found) else []
 
 
 class Lock(NamedTuple):

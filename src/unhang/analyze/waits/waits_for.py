@@ -278,16 +278,28 @@ def _made(evidence: RankEvidence | None, like: PendingCall) -> int:
 
 def _new_group_edges(case: Case, rank: int, call: PendingCall) -> Iterable[WaitEdge]:
     """A wait for those that have created fewer groups, or for ever for those that created another one in its place."""
-    behind = tuple(r for r in case.world if r != rank and _new_groups(case.ranks.get(r)) < call.index)
-    mine = _created(case.ranks[rank])
-    other = tuple(r for r, e in case.ranks.items() if r not in (rank, *behind) and _created(e)[: call.index] != mine)
+    what = f"new_group #{call.index} (ranks {call.detail})"
+    if call.tag:
+        members = tuple(r for r in case.world if str(r) in call.detail.split(",") and r != rank)
+        absent = tuple(r for r in members if not _is_making(case.ranks.get(r), call.detail))
+        if absent and "." not in call.detail:
+            yield WaitEdge(rank, absent, "new_group", what, "", call.index, call.started_ns)
+        return
+    mine, count = _created(case.ranks[rank]), _new_groups(case.ranks[rank])
+    behind = tuple(r for r in case.world if r != rank and _new_groups(case.ranks.get(r)) < count)
+    other = tuple(r for r, e in case.ranks.items() if r not in (rank, *behind) and _created(e)[:count] != mine)
     if behind or other:
-        what = f"new_group #{call.index} (ranks {call.detail})"
         yield WaitEdge(rank, behind or other, "new_group", what, "", call.index, call.started_ns, mismatch=not behind)
 
 
+def _is_making(evidence: RankEvidence | None, ranks: str) -> bool:
+    """Whether a rank is in the call that makes a group of these members."""
+    call = under_way(evidence, "new_group") if evidence is not None else None
+    return call is not None and call.detail == ranks
+
+
 def _created(evidence: RankEvidence) -> list[str]:
-    return [c.detail for c in evidence.pending if c.kind == "new_group"]
+    return [c.detail for c in evidence.pending if c.kind == "new_group" and not c.tag]
 
 
 def _has_come(evidence: RankEvidence | None) -> bool:
@@ -297,7 +309,9 @@ def _has_come(evidence: RankEvidence | None) -> bool:
 
 
 def _new_groups(evidence: RankEvidence | None) -> int:
-    return max((c.index for c in (evidence.pending if evidence else ()) if c.kind == "new_group"), default=0)
+    """How many groups a rank has begun to make that all ranks make."""
+    made = [c for c in (evidence.pending if evidence else ()) if c.kind == "new_group"]
+    return max((c.index for c in made), default=0) - sum(c.tag for c in made)
 
 
 def _has_recorded_waits_only(case: Case, rank: int) -> bool:

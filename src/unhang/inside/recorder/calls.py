@@ -157,7 +157,8 @@ def _new_group(c10d: Any, original: Any) -> Any:
         timeout = _argument(args, kwargs, 2 if is_split else 1, "timeout")
         if rec is not None and is_outer:
             ranks = _argument(args, kwargs, 1, "split_ranks") if is_split else _argument(args, kwargs, 0, "ranks")
-            number = attempt("calls", _begin_new_group, rec, c10d, ranks)
+            is_local = not is_split and _argument(args, kwargs, 4, "use_local_synchronization")
+            number = attempt("calls", _begin_new_group, rec, c10d, ranks, bool(is_local))
             _inside.add(thread)
         try:
             result = original(*args, **kwargs)
@@ -177,13 +178,13 @@ def _new_group(c10d: Any, original: Any) -> Any:
     return new_group
 
 
-def _begin_new_group(rec: Recording, c10d: Any, ranks: Any) -> int:
+def _begin_new_group(rec: Recording, c10d: Any, ranks: Any, is_local: bool) -> int:
     ranks = range(c10d.get_world_size()) if ranks is None else ranks
     text = ",".join(str(rank) for rank in ranks)
     if len(text) > _MOST_DETAIL:
         # Half a number would be another rank.
         text = text[: _MOST_DETAIL - 4].rpartition(",")[0] + ",..."
-    return begin(rec, recording.NEW_GROUP, -1, "", text)
+    return begin(rec, recording.NEW_GROUP, -1, "", text, int(is_local))
 
 
 def _destroy_process_group(c10d: Any, original: Any) -> Any:

@@ -35,6 +35,7 @@ from unhang.rules.advice import (
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_apart, of_best_metric
 from unhang.rules.remedies import NO_REMEDY, led_by_python, remedy_of
+from unhang.rules.repairs import of_copies
 
 
 @rule("rank-dependent-collective", needs=("calls",))
@@ -49,7 +50,7 @@ def rank_dependent_collective(s: Situation) -> Found | None:
         return None
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
-    return _parted(s, _as_skip(s, d))
+    return of_copies(s, d, _parted(s, _as_skip(s, d)))
 
 
 def _call_of_some(s: Situation) -> Found | None:

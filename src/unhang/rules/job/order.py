@@ -15,12 +15,12 @@ from unhang.analyze.program.callpath import Path, innermost, user_path
 from unhang.analyze.program.metrics import is_metric
 from unhang.analyze.program.peers import SENDS
 from unhang.analyze.program.sides import started_ns
-from unhang.analyze.program.source import Condition, around, surroundings
+from unhang.analyze.program.source import Condition, around, frame_at, surroundings
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.program.ways_out import way_past
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits import order
-from unhang.analyze.waits.locks import HeldOverCall, held_over_call
+from unhang.analyze.waits.locks import held_over_calls
 from unhang.analyze.waits.transfers import (
     LeftOutTransfer,
     left_out_transfer,
@@ -157,7 +157,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     odd = by_order or by_habit or by_past
     is_known = all(r in left or (order.is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
     line = () if odd or is_pattern else order.receive_first(s, cycle)
-    locked = None if odd or p2p else _locked(s, cycle)  # who takes the lock first is chance
+    locked = None if odd or p2p else held_over_calls(s.case, cycle)  # who takes the lock first is chance
     culprits = odd or (cycle if line or (len(cycle) <= _MOST_NAMED and is_known and not locked) else ())
     first = culprits[:1] or (cycle[:1] if locked else ())
     path = (stack_path(s.case, first[0]) or _path_of_front(s, first[0])) if first else ()
@@ -208,33 +208,42 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
 def _transfer_left_out(s: Situation, cycle: tuple[int, ...], found: LeftOutTransfer) -> Found:
     """A member of the circle has skipped its part of it, which it has made in each round before."""
     line, instead = (w.own_line(c.frames) for c in (found.usual, found.instead))
-    gate = deciding(c for c in around(line, started_ns(s.case)).conditions if c.suspicion) if line is not None else None
-    way = way_past(line, gate) or line
+    open_to = [c for c in around(line, started_ns(s.case)).conditions if c.suspicion] if line is not None else []
+    gate = deciding([c for c in open_to if not c.depends_on_rank] or open_to)  # the rank has made it before
+    passed = way_past(line, gate)
+    within = frame_at(gate.path, gate.line) if gate and not passed and not gate.depends_on_rank else None
+    way = passed or within or line
     kind, peer = found.usual.kind, found.usual.peer
     words = {
         "who": f"rank {found.rank}",
         "call": f"{kind} {'to' if kind in SENDS else 'from'} rank {peer}",
         "line": w.place(line),
         "instead": w.place(instead),
-        "led": f": `{line_text(way.file, way.line).rstrip(':')}` ({w.spot(way)}) leads past it"
-        if way and way != line
-        else "",
+        "led": _led(passed, within, gate),
+        "test": gate.text if gate else "",
         "peer": f"rank {peer}",
         "way": w.spot(way) if way is not None else "the line",
     }
+    evidence = (*_cycle_lines(s, cycle), *w.code_line(line, f"rank {found.rank} source"))
     culprits = (found.rank,)
     return Found(
         0.9,
         culprits,
-        (*_cycle_lines(s, cycle), *w.code_line(line, f"rank {found.rank} source")),
+        evidence,
         words,
         "transfer left out",
-        ("whole round",),
+        ("make it anyhow" if within else "whole round",),
         victims=s.others(culprits),
         **w.at_wait(_awaited(s, culprits, cycle) or s.waits.edges_of(cycle[0])[0], way),
         cause="code-divergence",
         condition=gate_of(gate),
     )
+
+
+def _led(passed: Frame | None, within: Frame | None, gate: Condition | None) -> str:
+    if passed is not None:
+        return f": `{line_text(passed.file, passed.line).rstrip(':')}` ({w.spot(passed)}) leads past it"
+    return f": it runs only if `{gate.text}` ({w.spot(within)})" if gate and within else ""
 
 
 def _kinds(edges: Sequence[WaitEdge]) -> str:
@@ -282,12 +291,6 @@ def _of_key(by_key: SortedApart) -> Mapping[str, object]:
     """The words of the fix for a loop that goes by figures of the rank's own."""
     name = w.base_name(by_key.head.file)
     return {"sorted_at": f"{name}:{by_key.at}", "key": by_key.key, "what": by_key.what, "head": w.spot(by_key.head)}
-
-
-def _locked(s: Situation, cycle: tuple[int, ...]) -> list[HeldOverCall]:
-    """The lock of each rank of a circle that one of its threads holds over a call of a group of its own; nothing where not all have one."""
-    found = [held_over_call(s.case.ranks[r].stacks) if r in s.case.ranks else None for r in cycle]
-    return [x for x in found if x is not None] if all(found) else []
 
 
 def _is_first_of_its_group(s: Situation, odd: Sequence[int], edges: Sequence[WaitEdge]) -> bool:

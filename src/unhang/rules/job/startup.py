@@ -334,7 +334,7 @@ def _do_not_meet(s: Situation) -> Found | None:
     calls = {r: c for r, e in s.case.ranks.items() if (c := under_way(e, "new_group")) is not None}
     index, detail = min(((c.index, c.detail) for c in calls.values()), default=(0, ""))
     members = [int(n) for n in detail.split(",") if n.isdigit()] if s.is_hang else []
-    here = [s.case.ranks[r] for r in members if r in calls and calls[r].index == index]
+    here = [s.case.ranks[r] for r in members if r in calls and (calls[r].index, calls[r].detail) == (index, detail)]
     if len(members) < 2 or sum(map(_connects, here)) < len(members):
         return None
     at = w.own_line(here[0].main_frames)

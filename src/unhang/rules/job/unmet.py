@@ -10,7 +10,7 @@ from dataclasses import replace
 from unhang.analyze.calls.align import StuckCollective, majority
 from unhang.analyze.calls.streams import Streams, stack_path
 from unhang.analyze.program.callpath import Path, fork_of, innermost, user_path
-from unhang.analyze.program.peers import groups_in_turn
+from unhang.analyze.program.peers import Behind, groups_in_turn, made_in_a_loop
 from unhang.analyze.program.sides import started_ns
 from unhang.analyze.program.source import Condition, around, frame_at
 from unhang.analyze.program.trees import files_beside, last_name, line_text, nodes_of
@@ -22,7 +22,7 @@ from unhang.analyze.waits.waits_for import setter_of, under_way
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
-from unhang.rules.base import Found, edit, rule
+from unhang.rules.base import CLEAN, Found, edit, rule
 from unhang.rules.late import found_late
 
 _RANK = re.compile(r"\d+")
@@ -34,6 +34,11 @@ def subgroup_not_created_by_all(s: Situation) -> Found | None:
     if not any(e.kind == "new_group" and e.targets for e in s.waits.edges) and not all_in_unknown_calls(s):
         return None
     made = {r: [c for c in e.pending if c.kind == "new_group"] for r, e in s.case.ranks.items()}
+    waits = {r: calls[-1] for r, calls in made.items() if calls and calls[-1].ended_ns is None}
+    if any(c.tag for c in waits.values()):  # the members alone make it, each pair in its own time
+        details = {r: c.detail for r, c in waits.items()}
+        return _not_by_all(s, {r: [c] for r, c in waits.items()}, details, 0) if _are_crossed(waits) else None
+    made = {r: [c for c in calls if not c.tag] for r, calls in made.items()}
     for i in range(max((len(calls) for calls in made.values()), default=0)):
         details = {r: calls[i].detail if i < len(calls) else "" for r, calls in made.items()}
         if len(set(details.values())) > 1:
@@ -76,7 +81,7 @@ def _not_by_all(
         [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
         words,
         "apart" if crossed else say,
-        fixes=_one_turn(call.frames) if crossed else ("on every rank",),
+        fixes=_one_turn(call) if crossed else ("on every rank",),
         location=frame,
         collective={"op": "new_group", "seq": call.index},
         condition=None if crossed else gate_of(gate),
@@ -98,10 +103,12 @@ def _are_crossed(calls: Mapping[int, PendingCall]) -> bool:
     )
 
 
-def _one_turn(frames: Sequence[Frame]) -> tuple[str | Fix, ...]:
+def _one_turn(call: PendingCall) -> tuple[str | Fix, ...]:
     """To make the groups at the start is not enough where each rank comes to them in an order of its own: it then waits so in the calls of the groups."""
-    turn = groups_in_turn(user_frames(frames))
-    if turn is None:
+    mine = user_frames(call.frames)
+    if (behind := made_in_a_loop(mine[0]) if mine and call.tag else None) is not None:
+        return (_behind_the_loop(behind),)
+    if (turn := groups_in_turn(mine) if mine else None) is None:
         return ("in one order",)
     start = (
         f"in __init__() of {turn.owner}, which every rank makes" if turn.owner else "right after init_process_group()"
@@ -113,6 +120,16 @@ def _one_turn(frames: Sequence[Frame]) -> tuple[str | Fix, ...]:
             f"# {w.spot(turn.head)}: go over it in the order of the groups, in place of `{turn.old}`\n{turn.new}",
             does="every rank calls",
         ),
+    )
+
+
+def _behind_the_loop(found: Behind) -> Fix:
+    members = f"{found.name}s"
+    return edit(
+        "Make the groups behind the loop, in one order: each rank comes to them in an order of its own",
+        f"# in front of the loop: {members} = []\n# {w.spot(found.made)}, in place of the statement there\n{members}.append({found.name})\n"
+        f"# behind the loop\nfor {found.name} in sorted({members}):\n    {found.statement}",
+        verify=CLEAN,
     )
 
 

@@ -9,7 +9,7 @@ import sys
 # Known to type checkers by its name; importing it from typing would cost each interpreter a millisecond.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -49,23 +49,26 @@ class _TorchImport:
             return
 
 
-class _RayImport:
-    """Notices that ray is about to be imported: what its job gives to workers as their PYTHONPATH shall lead here, too."""
+class _Import:
+    """Notices that a module is about to be imported, and sees to it behind that: what it starts with a PYTHONPATH of its own shall be led here, too."""
+
+    def __init__(self, name: str, lead: "Callable[[ModuleType], None]") -> None:
+        self._name, self._lead = name, lead
 
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
-        if name != "ray":
+        if name != self._name:
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         from importlib.util import find_spec
 
-        spec = find_spec("ray")
+        spec = find_spec(name)
         loader = spec.loader if spec is not None else None
         if loader is not None:
             load = loader.exec_module
 
             def load_and_lead(module: "ModuleType") -> None:
                 load(module)
-                _lead_workers_here(module)
+                self._lead(module)
 
             loader.exec_module = load_and_lead  # type: ignore[method-assign]
         return spec
@@ -91,6 +94,28 @@ def _lead_workers_here(ray: "ModuleType") -> None:
     ray.init = init  # type: ignore[attr-defined]
 
 
+def _lead_children_here(subprocess: "ModuleType") -> None:
+    """A launcher of the job's own may give each node's processes a path of its own: `Popen(..., env=dict(os.environ, PYTHONPATH=libs))`."""
+    from functools import wraps
+
+    original = subprocess.Popen.__init__
+
+    @wraps(original)
+    def __init__(self: object, *args: object, **kwargs: object) -> None:
+        given = kwargs.get("env")
+        env = os.environ if given is None else given
+        if len(args) < _ENV and isinstance(env, (dict, os._Environ)) and env.get("UNHANG_RUN_DIR"):
+            path = env.get("PYTHONPATH", "")
+            if isinstance(path, str) and _HERE not in path.split(os.pathsep):
+                kwargs["env"] = {**env, "PYTHONPATH": os.pathsep.join(filter(None, (_HERE, path)))}
+        original(self, *args, **kwargs)
+
+    subprocess.Popen.__init__ = __init__
+
+
+_ENV = 11  # arguments before and with `env`
+
+
 def _hand_over() -> None:
     """Import the sitecustomize that would have been found without us; what it raises is reported by `site`, as always.
 
@@ -103,5 +128,9 @@ def _hand_over() -> None:
 
 if __name__ == "sitecustomize":
     if os.environ.get("UNHANG_RUN_DIR"):
-        sys.meta_path[:0] = [_TorchImport(), _RayImport()]
+        sys.meta_path[:0] = [
+            _TorchImport(),
+            _Import("ray", _lead_workers_here),
+            _Import("subprocess", _lead_children_here),
+        ]
     _hand_over()
