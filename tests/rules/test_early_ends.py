@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.analyze.small_programs import frame, program
 from unhang import testing
-from unhang.analyze.program.early_ends import leaked_stop, local_days, shared_place
+from unhang.analyze.program.early_ends import leaked_stop, local_days, salted_hash, shared_place
 from unhang.fix import with_diff
 from unhang.model import Case, Fix
 from unhang.testing import judge, make_case
@@ -130,6 +130,23 @@ def test_days_of_the_local_clock(call: str, safe: str, tmp_path: Path) -> None:
     file = program(tmp_path, _DAYS.format(call=call))
     found = local_days(str(file), frame(file, "head").line)
     assert (found.safe.partition("  ")[0] if found else "") == safe
+
+
+@pytest.mark.parametrize(
+    ("line", "of"),
+    [
+        ("return hash(name) % parts  # here", "name"),
+        ("return abs(hash((name, 1))) % parts", "(name, 1)"),
+        ("return crc32(name) % parts", ""),
+        ("return hash(name) == parts", ""),
+        ("return hash(name) % parts\ndef hash(x):\n    return 1", ""),
+        ("return hash(name) % parts\ndef more(x):\n    return hash(x) % 3", ""),
+    ],
+)
+def test_what_is_shared_out_by_a_salted_hash(line: str, of: str, tmp_path: Path) -> None:
+    file = program(tmp_path, f"def part(name, parts):\n    {line}\n")
+    found = salted_hash(str(file.parent))
+    assert (found.of if found else "") == of
 
 
 @pytest.fixture

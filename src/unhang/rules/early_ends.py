@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from textwrap import indent
 
 from unhang.analyze.failures import are_whole_nodes
@@ -39,6 +40,8 @@ def _source_of_end(s: Situation, loop: LeftLoop) -> tuple[Frame | None, Fix | No
         return stop.at, _read_alike(stop)
     if (place := early_ends.shared_place(path, header)) is not None:
         return place.at, _own_place(place)
+    if (salted := early_ends.salted_hash(str(Path(path).parent))) is not None:
+        return salted.at, one_hash(salted)
     days = early_ends.local_days(path, header) if are_whole_nodes(s.case, loop.leavers) else None
     return (days.at, _one_zone(days)) if days is not None else (None, None)
 
@@ -57,6 +60,15 @@ def _was_even(s: Situation, loop: LeftLoop) -> bool:
             seen[number] = goes_through(user_path(calls.stacks[number]), loop.frame, whole)
         within.append(seen[number])
     return sum(a and not b for a, b in pairwise(within)) > 1
+
+
+def one_hash(salted: early_ends.Salted) -> Fix:
+    """For what is shared out by a number that is another one in each process."""
+    return edit(
+        f"Share it out by a number that is the same in every process: Python salts `{salted.text}` of a text anew in each",
+        f"# {w.spot(salted.at)}, in place of `{salted.text}`; import zlib\nzlib.crc32(repr({salted.of}).encode())\n# or the same PYTHONHASHSEED in the environment of all ranks",
+        verify=CLEAN,
+    )
 
 
 def _read_alike(stop: early_ends.LeakedStop) -> Fix:

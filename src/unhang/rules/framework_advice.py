@@ -9,10 +9,11 @@ from pathlib import Path
 
 from unhang.analyze.calls import framework_settings
 from unhang.analyze.calls.divergence import Divergence, library_tests
-from unhang.analyze.calls.framework_loops import LeftFramework
+from unhang.analyze.calls.framework_loops import LeftFramework, MadeLoader, train_loader
 from unhang.analyze.lines.pasted import RANK_ZERO_FIRST
 from unhang.analyze.program import metrics
 from unhang.analyze.program.decisions import unsynced_monitor
+from unhang.analyze.program.early_ends import salted_hash
 from unhang.analyze.program.sides import lost_dimension
 from unhang.analyze.program.source import Condition, function_at, nodes_around, surroundings
 from unhang.analyze.program.trees import covers, line_text, tree_of
@@ -22,6 +23,7 @@ from unhang.model import Fix, Frame, RaisedError, user_frames
 from unhang.model.findings import LOOK
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, CLEAN, edit
+from unhang.rules.early_ends import one_hash
 
 _OPTIMIZERS = "/torch/optim/"
 
@@ -30,18 +32,49 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
     """What helps those who left a framework's loop, the program's own line first where that is known. `even`: what helps where the data is uneven."""
     if gone.stop:
         return (of_stop(gone.stop) or "stop",)
+    folder = str(Path(gone.line.file).parent)
+    if not gone.has_data and (salted := salted_hash(folder)) is not None:
+        return (one_hash(salted), *even)
+    if gone.batches and (made := train_loader(folder)) is not None:
+        return (_as_many(made), *even)
     shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
     return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else even))
 
 
 def at_gone(gone: LeftFramework, usual: Frame) -> Frame:
     """Where the program lets some ranks leave a framework's loop; `usual`: where nothing in it tells."""
+    folder = str(Path(gone.line.file).parent)
+    if not (gone.stop or gone.has_data) and (salted := salted_hash(folder)) is not None:
+        return salted.at
+    if gone.batches and (made := train_loader(folder)) is not None:
+        return made.at
     sized = framework_settings.sized_apart(gone.line.file) if not (gone.stop or gone.has_data) else None
     return gone.stop or (sized.at if sized else usual)
 
 
+def say_gone(gone: LeftFramework) -> str:
+    """Which words say it."""
+    if gone.batches:
+        return "through"
+    return "asked to stop" if gone.stop else "stopped" if gone.has_data else "left a framework"
+
+
+def _as_many(made: MadeLoader) -> Fix:
+    return edit(
+        "Give each rank as many items as the rank with the fewest, each time the loader is made",
+        f"# {w.spot(made.at)}, in front of this line, on every rank\n"
+        f"data = {made.data}\n"
+        "n = torch.tensor(len(data)); torch.distributed.all_reduce(n, op=torch.distributed.ReduceOp.MIN)\n"
+        f"# and in it, in place of `{made.data}`: torch.utils.data.Subset(data, range(int(n)))",
+        verify=CLEAN,
+    )
+
+
 def why_gone(gone: LeftFramework) -> str:
     """What may have made the rounds fewer, in a sentence."""
+    if gone.batches:
+        fewer, more = gone.batches
+        return f"The newest loader has {fewer} batches on {w.name_ranks(gone.leavers)}, and {more} on {w.name_ranks(gone.stayers)}."
     sized = framework_settings.sized_apart(gone.line.file)
     if sized is None:
         return "A loader with a different number of batches has this effect, or a request to stop on one rank alone."

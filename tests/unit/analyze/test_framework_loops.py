@@ -27,6 +27,7 @@ FRAMEWORK = """def fit(self):
     self.start()
     while not self.done:
         self.advance()
+        self.on_advance_end()
     self.end()
 """
 MAIN = """def main():
@@ -46,8 +47,12 @@ def parted(
     world: int = 2,
     below: tuple[Frame, ...] = (),
     ended: int = -1,
+    batches: tuple[int, ...] = (),
 ) -> Situation:
-    """Five rounds of `advance` by all; then `ranks_gone` are at `line` of main, and the others advance once more."""
+    """Five rounds of `advance` by all; then `ranks_gone` are at `line` of main, and the others advance once more.
+
+    `batches`: of each rank's newest loader; then those who are gone are in the evaluation at the end of the round.
+    """
     library = folder / "site-packages" / "frame" / "loop.py"
     library.parent.mkdir(parents=True)
     library.write_text(FRAMEWORK)
@@ -56,13 +61,16 @@ def parted(
     builder = TableBuilder()
     group = builder.group(ProcessGroup("0", "default_pg", tuple(range(world)), backend="gloo"))
     inside = (*below, Frame(str(library), 4, "fit"), Frame(str(main), 2, "main"))
+    gone = (Frame(str(main), line, "main"),)
+    if batches:
+        gone = (Frame(str(library), 9, "on_advance_end"), Frame(str(library), 5, "fit"), Frame(str(main), 2, "main"))
     for rank in range(world):
         for i in range(6):
             is_gone = i == 5 and rank in ranks_gone
             builder.add(
                 rank=rank, group=group, seq=i + 1, op="barrier" if is_gone else "all_reduce", in_sizes=((8,),), record_id=i,
                 state=CallState.SCHEDULED if i == 5 else CallState.COMPLETED, created_ns=10**18 + i,
-                frames=(Frame(str(main), line, "main"),) if is_gone else inside,
+                frames=gone if is_gone else inside,
             )  # fmt: skip
     table = builder.build()
     hang = HangObservation("proven", 1.0, 3.0, tuple(range(world)))
@@ -72,13 +80,39 @@ def parted(
         r: RankEvidence(
             RankIdentity(r, world),
             pending=(end,) * (r == ended),
-            facts=(Reading("program.loader", "", {"ends": True}, r, at=asked),),
+            facts=(Reading("program.loader", "", {"ends": True, **_loader(batches[r : r + 1])}, r, at=asked),),
         )
         for r in range(world)
     }
     return Situation(
         Case(Job(world, backend="gloo", ended_by_us=True), ranks if below else {}, table.groups, table, hang=hang)
     )
+
+
+def _loader(batches: tuple[int, ...]) -> dict[str, int | str]:
+    return {"batch_size": 8, "sampler": "RandomSampler", "batches": batches[0]} if batches else {}
+
+
+_DATA = """\
+class Data:
+    def train_dataloader(self):
+        return DataLoader(self.kept(), batch_size=8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("batches", "cause", "line"),
+    [((9, 5), "uneven-inputs", 3), ((9, 9), "code-divergence", 2), ((5, 9), "code-divergence", 2)],
+)
+def test_who_has_no_batch_left_evaluates_before_the_others(
+    batches: tuple[int, int], cause: str, line: int, tmp_path: Path
+) -> None:
+    (tmp_path / "data.py").write_text(_DATA)
+    inner = (Frame(str(tmp_path / "site-packages" / "frame" / "inner.py"), 1, "backward"),)
+    first = judge(parted(tmp_path, 3, below=inner, batches=batches)).findings[0]
+    assert first.location is not None
+    assert (first.cause, first.location.line) == (cause, line)
+    assert ("had no batch left" in first.title) is (cause == "uneven-inputs")
 
 
 @pytest.mark.parametrize("after", ["", "    trainer.strategy.barrier()\n"])  # a barrier agrees on nothing

@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from unhang.analyze.calls.align import calls_at
 from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.program.rounds import is_in, ran_out
-from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.source import frame_at, surroundings
 from unhang.analyze.program.trees import (
+    functions_named,
     inside,
     is_local_namesake,
     last_name,
@@ -56,7 +58,8 @@ _MOST_PAIRED = 8
 class LeftFramework:
     """`line`: the user's line that called the framework; `loop`: the frame of the framework that is in its loop. `stop`: a line that asks it to stop.
 
-    `has_data`: the loaders of those who left are known to have more.
+    `has_data`: the loaders of those who left are known to have more. `batches`: how many those who left, and the others, have in this round
+    of the data; then they are not out of the loop, but in the evaluation at its end.
     """
 
     leavers: tuple[int, ...]
@@ -65,6 +68,7 @@ class LeftFramework:
     loop: Frame
     stop: Frame | None
     has_data: bool = False
+    batches: tuple[int, int] | None = None
 
     @property
     def call(self) -> str:
@@ -81,7 +85,9 @@ def left_framework(s: Situation) -> LeftFramework | None:
     if d is None or d.left_loop is not None or d.by_condition is not None:
         return None
     found = _gone(s, d, d.reference_call, d.odd_call, d.odd) or _gone(s, d, d.odd_call, d.reference_call, d.reference)
-    if found is None or found.stop is not None:
+    if found is None:
+        return _through(s, d, d.reference_call, d.odd_call) or _through(s, d, d.odd_call, d.reference_call)
+    if found.stop is not None:
         return found
     first = d.odd_call if found.leavers == d.odd else d.reference_call
     is_over = ran_out(s.case, found.leavers, found.stayers, first.created_ns, found.line, is_framework=True)
@@ -108,6 +114,54 @@ def _gone(
     line, frame = found
     stayers = d.reference if leavers == d.odd else d.odd
     return LeftFramework(leavers, stayers, line, frame, _asks_to_stop(str(Path(line.file).parent)))
+
+
+def _through(s: Situation, d: Divergence, stayed: CollectiveCall, left: CollectiveCall) -> LeftFramework | None:
+    """Where one rank is through with the batches of its loader, and evaluates within the round of the framework's loop of which the others begin another one."""
+    stay, gone = (tuple(reversed(c.frames or ())) for c in (stayed, left))
+    depth = next((i for i, (a, b) in enumerate(zip(stay, gone, strict=False)) if a != b), 0)
+    user = next((f for f in reversed(stay[:depth]) if f.is_user), None)
+    if user is None or stay[depth].is_user or not _EVALUATES & {f.function for f in gone[depth:]}:
+        return None
+    here, there = stay[depth], gone[depth]
+    is_one_loop = (here.file, here.function) == (there.file, there.function) and here.line < there.line
+    shared = set(surroundings(here.file, here.line).loops) & set(surroundings(there.file, there.line).loops)
+    batches = _batches_apart(s, left.rank, stayed.rank, user) if is_one_loop and shared else None
+    leavers, stayers = (d.odd, d.reference) if left.rank in d.odd else (d.reference, d.odd)
+    return LeftFramework(leavers, stayers, user, here, None, batches=batches) if batches else None
+
+
+class MadeLoader(NamedTuple):
+    """A loader that the program makes for the framework at `at`, over `data`."""
+
+    at: Frame
+    data: str
+
+
+def train_loader(folder: str) -> MadeLoader | None:
+    """The one loader that the program's `train_dataloader()` makes, which a framework may ask for anew in each epoch."""
+    made = [
+        MadeLoader(frame_at(file, call.lineno), ast.unparse(call.args[0]))
+        for file, function in functions_named(folder, "train_dataloader")
+        for call in inside(function, ast.Call)
+        if last_name(call.func).endswith("DataLoader") and call.args
+    ]
+    return made[0] if len(made) == 1 else None
+
+
+_EVALUATES = frozenset(("setup_data", "on_advance_end", "evaluate", "_evaluate", "evaluation_loop"))
+
+
+def _batches_apart(s: Situation, rank: int, other: int, line: Frame) -> tuple[int, int] | None:
+    """How many batches the newest loader of each rank there has that goes over its items by a sampler of its own; None where that is as many, or not known."""
+    newest: list[dict[str, int]] = []
+    for r in (rank, other):
+        facts = s.case.ranks[r].facts if r in s.case.ranks else ()
+        of_line = [f for f in facts if f.kind == "program.loader" and f.at is not None and f.at.line == line.line]
+        newest.append({f"{f['batch_size']} {f['sampler']}": int(f["batches"]) for f in of_line if f["batches"]})
+    mine, theirs = newest
+    apart = [(mine[k], theirs[k]) for k in mine.keys() & theirs.keys() if mine[k] < theirs[k]]
+    return apart[0] if len(apart) == 1 else None
 
 
 def _last_together(s: Situation, stayed: CollectiveCall, left: CollectiveCall) -> CollectiveCall | None:

@@ -190,6 +190,30 @@ def local_days(path: str, header: int) -> LocalDays | None:
     return None
 
 
+class Salted(NamedTuple):
+    """`text` at `at` is Python's own `hash()` of something, by which things are shared out: of texts it is another number in each process."""
+
+    at: Frame
+    text: str
+    of: str
+
+
+@lru_cache(maxsize=16)
+def salted_hash(folder: str) -> Salted | None:
+    """The one place of a program that shares things out by `hash(x) % n`."""
+    nodes = [*program_nodes(folder)]
+    if any(isinstance(n, ast.FunctionDef) and n.name == "hash" for _, n in nodes):
+        return None
+    found = [
+        Salted(frame_at(path, call.lineno), ast.unparse(call), ast.unparse(call.args[0]))
+        for path, n in nodes
+        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
+        for call in inside(n.left, ast.Call)
+        if isinstance(call.func, ast.Name) and call.func.id == "hash" and len(call.args) == 1
+    ]
+    return found[0] if len(found) == 1 and found[0].at.function != "__hash__" else None
+
+
 def _in_one_zone(call: ast.Call) -> str:
     """The call with the zone of all machines, of one that asks for a moment in that of this machine; else empty."""
     name, of = last_name(call.func), ast.unparse(call.func).rpartition(".")[0]

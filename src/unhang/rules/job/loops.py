@@ -31,7 +31,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import call_first
 from unhang.rules.base import Found, rule
 from unhang.rules.early_ends import ended_early
-from unhang.rules.framework_advice import at_gone, of_gone, why_gone
+from unhang.rules.framework_advice import at_gone, of_gone, say_gone, why_gone
 from unhang.rules.remedies import fail_together
 from unhang.rules.repairs import of_list
 from unhang.rules.start_repairs import resumed_apart
@@ -140,13 +140,12 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         "steps": w.steps_apart(s.case.ranks),
         **({"stop": w.place(gone.stop), "text": line_text(gone.stop.file, gone.stop.line)} if gone.stop else {}),
     }
-    say = "asked to stop" if gone.stop else "stopped" if gone.has_data else "left a framework"
     return Found(
         0.86 if is_decided else 0.94 if d.has_majority else 0.8,
         who,
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
-        say,
+        say_gone(gone),
         of_gone(s, d, gone, _EVEN),
         **w.at_fork(d, where),
         cause="code-divergence" if is_decided else "",
