@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from itertools import takewhile
@@ -9,15 +11,16 @@ from typing import NamedTuple
 
 from unhang.analyze.calls.align import Signature, majority, signature
 from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.loop_heads import unwrapped
 from unhang.analyze.calls.positions import bare_op
 from unhang.analyze.calls.streams import Streams, stack_of_call, stack_path
-from unhang.analyze.program.callpath import Path, is_same_function, user_path
+from unhang.analyze.program.callpath import Path, is_same_function, loops_on, user_path
 from unhang.analyze.program.sides import Side, decided_by_condition, started_ns
-from unhang.analyze.program.source import Condition, around
+from unhang.analyze.program.source import Condition, around, frame_at, loop_at
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.overtaking import Overtaking, overtakings
-from unhang.model import Case, CollectiveCall, Frame, WaitEdge, grouped, user_frames
+from unhang.model import Case, CollectiveCall, CollectiveTable, Frame, WaitEdge, grouped, user_frames
 
 _LEAST_STRETCH = 3
 _MOST_AHEAD = 16
@@ -157,6 +160,38 @@ def is_of_size_alone(s: Situation, d: Divergence) -> bool:
     if d.differs != "size" or d.fork is not None:
         return False
     return shift_at(s.case, d) is Shift.NONE and functions_called(s, d) is None
+
+
+_MOST_TURNS, _ROUNDS_BEFORE = 8, 3
+_OF_DATA = re.compile(r"(?i)load|batch|data|range\(|epoch|step")
+
+
+def in_turns(s: Situation, d: Divergence) -> tuple[Frame, str] | None:
+    """Where one line of a loop made calls of several sizes by turns, in each round before, and both sizes are among them: the head, and what it goes over.
+
+    What goes over data is no such loop: there one round may make several calls.
+    """
+    if not all(
+        _took_turns(s.case.calls, call.row, {d.odd_call.row, d.reference_call.row})
+        for call in (d.odd_call, d.reference_call)
+    ):
+        return None
+    _, frame, loop = next(reversed(loops_on(d.odd_path)), (0, None, None))
+    head = loop_at(frame.file, loop.header) if frame and loop else None
+    over = ast.unparse(unwrapped(head.iter)) if isinstance(head, ast.For) else ""
+    return (frame_at(frame.file, loop.header), over) if frame and loop and over and not _OF_DATA.search(over) else None
+
+
+def _took_turns(table: CollectiveTable, row: int, parted: set[int]) -> bool:
+    """Whether a rank's calls from there, before one, had the same few sizes in turn again and again; those of the `parted` calls among them."""
+    first = table.rank_rows(table["rank"].item(row)).start
+    same = (table["frames"][first:row] == table["frames"][row]) & (table["group"][first:row] == table["group"][row])
+    sizes = table["in_sizes"][first:row][same][-_MOST_TURNS * _ROUNDS_BEFORE :].tolist()
+    wanted = {table["in_sizes"].item(r) for r in parted}
+    return any(
+        sizes[-n:] * _ROUNDS_BEFORE == sizes[-n * _ROUNDS_BEFORE :] and wanted <= set(sizes[-n:])
+        for n in range(2, _MOST_TURNS + 1)
+    )
 
 
 def functions_called(s: Situation, d: Divergence) -> tuple[str, str] | None:

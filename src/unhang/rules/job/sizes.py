@@ -13,7 +13,7 @@ from unhang.analyze.calls.positions import bare_op, numels
 from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.program.callpath import innermost, user_path
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits.order import is_of_size_alone, is_thread_race
+from unhang.analyze.waits.order import in_turns, is_of_size_alone, is_thread_race
 from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
@@ -60,6 +60,8 @@ def size_mismatch(s: Situation) -> Found | None:
     said = [line for line in s.case.log if "doesn't match expected size" in line.text][:1]
     if (over := loop_over_set(d.odd_path)) is not None:
         return _in_order_of_set(s, d, *over, words)
+    if (turns := in_turns(s, d)) is not None:
+        return _in_order_of_set(s, d, *turns, words, "turns", "collective-order-race")
     return Found(
         0.94 if is_sure else 0.45,
         culprits,
@@ -84,17 +86,25 @@ def fixes_of(d: Divergence, by_content: bool, dim: int | None) -> tuple[str | Fi
     return ("pad",) if dim is not None and (by_content or "gather" in d.reference_call.op) else ("shape",)
 
 
-def _in_order_of_set(s: Situation, d: Divergence, head: Frame, over: str, words: dict[str, object]) -> Found:
-    """Each rank goes through a set in its own order: no rank is wrong, and the sizes are those of other members."""
+def _in_order_of_set(
+    s: Situation,
+    d: Divergence,
+    head: Frame,
+    over: str,
+    words: dict[str, object],
+    say: str = "set",
+    cause: str = "code-divergence",
+) -> Found:
+    """Each rank goes through a set, or a list, in its own order: no rank is wrong, and the sizes are those of other members."""
     return Found(
         0.9,
         (),
         (*w.both_sides(d), *w.code_line(head, "loop")),
         {**words, "loop": w.place(head), "over": over},
-        "set",
-        ("sorted",),
+        say,
+        ("sorted" if say == "set" else "one order",),
         **w.at_fork(d, head),
-        cause="code-divergence",
+        cause=cause,
     )
 
 
