@@ -15,18 +15,18 @@ def _gathers(mine: str, theirs: str) -> Later:
 
 
 def _turns(mine: int, over: str = "order") -> Later:
-    """A loop over four items with calls of their sizes, in the same turns before; then rank 0 is at another item than the others."""
+    """A loop over three items with calls of their sizes, in the same turns before; then rank 0 is at another item than the others."""
     source = f"def main():\n    for item in {over}:\n        step(item)\n"
-    before = [f"all_reduce[{n}]@main:3" for n in (2, 7, 3, 5)] * 3
-    calls = {r: [*before, "all_reduce[2]@main:3", f"all_reduce[{7 if r else mine}]@main:3 !"] for r in range(4)}
+    before = [f"all_reduce[{n}]@main:3" for n in (2, 7, 3)] * 4
+    calls = {r: [*before, f"all_reduce[{7 if r else mine}]@main:3 !"] for r in range(4)}
     return make_case(calls, source=source)
 
 
 CASES = {
     "size-mismatch": (
-        Fires(_turns(5), (), 2, "collective-order-race"),
+        Fires(_turns(3), (), 2, "collective-order-race"),
         Fires(_turns(8), (0,), 3),
-        Fires(_turns(5, "train_loader"), (0,), 3),
+        Fires(_turns(3, "train_loader"), (0,), 3),
         Fires(
             make_case(
                 {
