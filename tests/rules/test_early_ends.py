@@ -145,7 +145,8 @@ def test_days_of_the_local_clock(call: str, safe: str, tmp_path: Path) -> None:
 )
 def test_what_is_shared_out_by_a_salted_hash(line: str, of: str, tmp_path: Path) -> None:
     file = program(tmp_path, f"def part(name, parts):\n    {line}\n")
-    found = salted_hash(str(file.parent))
+    (file.parent / "other.py").write_text("def own(x):\n    return hash(x) % 7\n")  # another program of the folder
+    found = salted_hash(str(file))
     assert (found.of if found else "") == of
 
 

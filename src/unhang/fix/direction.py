@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.calls.framework_loops import ASKS
+from unhang.analyze.program.may_differ import is_drawn
 from unhang.analyze.program.trees import functions_named, inside, last_name
 from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
 from unhang.model import Finding, Gate
@@ -69,13 +70,26 @@ def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: i
     if not isinstance(node, ast.If) or node.orelse or _is_bad(node.test):
         return False
     if not _holds_exchange(node.body, line):
-        return _is_request(node, node.body)
+        return _is_request(node, node.body) or _is_of_an_event(node, line)
     if gradient_of(node.test):
         give_zeros(program, node)
         return True
     given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
     asked = _made_from(program, node, _names(node.test), of_counts=True)
     return bool(asked & _made_from(program, node, given)) and _can_give_nothing(program, node.test, node.body, backend)
+
+
+def _is_of_an_event(node: ast.If, line: int) -> bool:
+    """Whether a test measures one thing (`loss > 3 * usual`), and the call behind it takes others, which every rank has: it may run on all.
+
+    A test of what may be missing (`if batch:`) is none, nor one by chance: then all of them would run as soon as one does.
+    """
+    calls = [c for s in node.body for c in ast.walk(s) if isinstance(c, ast.Call) and c.lineno == line]
+    measured = [a for c in ast.walk(node.test) if isinstance(c, ast.Call) for a in c.args]
+    measured += [n for c in ast.walk(node.test) if isinstance(c, ast.Compare) for n in (c.left, *c.comparators)]
+    tested = {dotted(n) for m in measured for n in ast.walk(m) if isinstance(n, ast.Name | ast.Attribute)} - {"self"}
+    used = {dotted(n) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name | ast.Attribute)}
+    return bool(calls and tested - {""}) and tested.isdisjoint(used) and not is_drawn(node.test)
 
 
 def counts_on_some(program: Program, test: ast.expr) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from textwrap import indent
 
+from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.failures import are_whole_nodes
 from unhang.analyze.program import early_ends
 from unhang.analyze.program.callpath import user_path
@@ -40,10 +40,16 @@ def _source_of_end(s: Situation, loop: LeftLoop) -> tuple[Frame | None, Fix | No
         return stop.at, _read_alike(stop)
     if (place := early_ends.shared_place(path, header)) is not None:
         return place.at, _own_place(place)
-    if (salted := early_ends.salted_hash(str(Path(path).parent))) is not None:
+    if (salted := early_ends.salted_hash(_script_of(s, loop))) is not None:
         return salted.at, one_hash(salted)
     days = early_ends.local_days(path, header) if are_whole_nodes(s.case, loop.leavers) else None
     return (days.at, _one_zone(days)) if days is not None else (None, None)
+
+
+def _script_of(s: Situation, loop: LeftLoop) -> str:
+    """The file of the outermost line of the program on the way to the loop."""
+    ways = (stack_path(s.case, r) for r in (*loop.stayers, *loop.leavers))
+    return next((way[0].file for way in ways if way), loop.frame.file)
 
 
 def _was_even(s: Situation, loop: LeftLoop) -> bool:

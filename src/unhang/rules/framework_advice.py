@@ -32,10 +32,9 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
     """What helps those who left a framework's loop, the program's own line first where that is known. `even`: what helps where the data is uneven."""
     if gone.stop:
         return (of_stop(gone.stop) or "stop",)
-    folder = str(Path(gone.line.file).parent)
-    if not gone.has_data and (salted := salted_hash(folder)) is not None:
+    if not gone.has_data and (salted := salted_hash(gone.line.file)) is not None:
         return (one_hash(salted), *even)
-    if gone.batches and (made := train_loader(folder)) is not None:
+    if gone.batches and (made := train_loader(gone.line.file)) is not None:
         return (_as_many(made), *even)
     shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
     return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else even))
@@ -43,10 +42,9 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
 
 def at_gone(gone: LeftFramework, usual: Frame) -> Frame:
     """Where the program lets some ranks leave a framework's loop; `usual`: where nothing in it tells."""
-    folder = str(Path(gone.line.file).parent)
-    if not (gone.stop or gone.has_data) and (salted := salted_hash(folder)) is not None:
+    if not (gone.stop or gone.has_data) and (salted := salted_hash(gone.line.file)) is not None:
         return salted.at
-    if gone.batches and (made := train_loader(folder)) is not None:
+    if gone.batches and (made := train_loader(gone.line.file)) is not None:
         return made.at
     sized = framework_settings.sized_apart(gone.line.file) if not (gone.stop or gone.has_data) else None
     return gone.stop or (sized.at if sized else usual)

@@ -33,6 +33,7 @@ FRAMEWORK = """def fit(self):
 MAIN = """def main():
     trainer.fit(model)
     trainer.save(path)
+from data import Data
 """
 CALLBACK = """def on_epoch_end(trainer):
     if stale > 3:

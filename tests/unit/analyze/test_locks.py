@@ -134,6 +134,31 @@ def test_a_notice_may_come_before_the_wait(sets: str, head: str, holds: str, tmp
     assert (found.holds if found else "") == holds
 
 
+_SETTLES = """
+class Writer:
+    def __init__(self):
+        threading.Thread(target=self.run).start()
+    def run(self):
+        with self.changed:
+            self.pending = None
+            self.changed.notify_all()
+    def submit(self, state):
+        with self.changed:
+            self.pending = state
+            self.changed.notify_all()
+    def settle(self):
+        with self.changed:
+            self.changed.wait()  # waits
+"""
+
+
+@pytest.mark.parametrize(("runs", "holds"), [("run", "self.pending is None"), ("other", "")])
+def test_a_notice_of_the_thread_that_does_the_work_is_what_is_waited_for(runs: str, holds: str, tmp_path: Path) -> None:
+    file = program(tmp_path, _SETTLES.replace("target=self.run", f"target=self.{runs}"))
+    found = lost_notice(frame(file, "waits"))
+    assert (found.holds if found else "") == holds
+
+
 _LOCKED = """
 class Cache:
     def __enter__(self):

@@ -32,6 +32,8 @@ def outcome(path: Path, line: int, nodes: int = 1) -> tuple[bool | None, ...] | 
         ("accelerator.is_local_main_process", ONLY_ZERO),
         ("trainer.is_global_zero", ONLY_ZERO),
         ("self.state.is_world_process_zero", ONLY_ZERO),
+        ("self.args.should_save", ONLY_ZERO),
+        ("control.should_save", OF_NO_RANK),
         ("self.is_main", ONLY_ZERO),
         ("master", ONLY_ZERO),
         ("xm.is_master_ordinal()", ONLY_ZERO),

@@ -20,7 +20,8 @@ from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.program.rounds import is_in, ran_out
 from unhang.analyze.program.source import frame_at, surroundings
 from unhang.analyze.program.trees import (
-    functions_named,
+    files_of_script,
+    functions_in,
     inside,
     is_local_namesake,
     last_name,
@@ -138,12 +139,13 @@ class MadeLoader(NamedTuple):
     data: str
 
 
-def train_loader(folder: str) -> MadeLoader | None:
+def train_loader(script: str) -> MadeLoader | None:
     """The one loader that the program's `train_dataloader()` makes, which a framework may ask for anew in each epoch."""
     made = [
         MadeLoader(frame_at(file, call.lineno), ast.unparse(call.args[0]))
-        for file, function in functions_named(folder, "train_dataloader")
-        for call in inside(function, ast.Call)
+        for file in files_of_script(script)
+        for function in functions_in(tree_of(file))
+        for call in (inside(function, ast.Call) if function.name == "train_dataloader" else ())
         if last_name(call.func).endswith("DataLoader") and call.args
     ]
     return made[0] if len(made) == 1 else None

@@ -11,9 +11,11 @@ from typing import NamedTuple
 from unhang.analyze.program.source import frame_at, function_at, loop_at, nodes_around, surroundings
 from unhang.analyze.program.trees import (
     argument_of,
+    files_of_script,
     functions_named,
     inside,
     last_name,
+    nodes_of,
     parameters_of,
     program_nodes,
 )
@@ -199,9 +201,9 @@ class Salted(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def salted_hash(folder: str) -> Salted | None:
+def salted_hash(script: str) -> Salted | None:
     """The one place of a program that shares things out by `hash(x) % n`."""
-    nodes = [*program_nodes(folder)]
+    nodes = [(path, n) for path in files_of_script(script) for n in nodes_of(path)]
     if any(isinstance(n, ast.FunctionDef) and n.name == "hash" for _, n in nodes):
         return None
     found = [

@@ -80,6 +80,9 @@ class RankView(NamedTuple):
     world_size: int | None
 
 
+_OF_ARGUMENTS = ("should_save", "should_log")  # of the TrainingArguments of transformers
+
+
 class Evaluation:
     """Evaluates expressions of one file for one rank. What it cannot evaluate is open; it never raises."""
 
@@ -210,6 +213,8 @@ class Evaluation:
     def _attribute(self, node: ast.Attribute) -> Value:
         if _NO_RANKS.search(ast.unparse(node)):
             return Value()
+        if node.attr in _OF_ARGUMENTS and last_name(node.value) == "args":
+            return self._of_the_view("is_main_process")
         found = Value()
         if node.attr in self._names.functions:
             found = self._returned(node.attr, None, ())

@@ -112,7 +112,7 @@ def imports_beside(path: str) -> dict[str, str]:
     return found
 
 
-_MOST_BESIDE, _MOST_FILES = 40, 100
+_MOST_BESIDE, _MOST_FILES, _MOST_IMPORTS = 40, 100, 3
 _NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
 
 
@@ -146,6 +146,15 @@ def importers_beside(path: str) -> tuple[str, ...]:
     folder = Path(path).parent
     files = sorted({*folder.glob("*.py"), *folder.parent.glob("*.py")})
     return tuple(str(f) for f in files[:_MOST_BESIDE] if path in imports_beside(str(f)).values())
+
+
+@lru_cache(maxsize=64)
+def files_of_script(path: str) -> tuple[str, ...]:
+    """A script, and what it imports from files beside it, and what these import: other scripts of the folder are other programs."""
+    found = {path: None}
+    for _ in range(_MOST_IMPORTS):
+        found |= dict.fromkeys(f for one in tuple(found) for f in imports_beside(one).values())
+    return tuple(found)[:_MOST_BESIDE]
 
 
 SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

@@ -321,10 +321,18 @@ def lost_notice(frame: Frame) -> LostNotice | None:
         if at == len(nodes) or scope is None or any(isinstance(n, ast.While) for n in nodes[at:]):
             continue
         tellers = [n for n in ast.walk(scope) if isinstance(n, _BLOCK) and what in held_by(n) and _notifies(n, what)]
-        holds = {h for b in tellers for s in b.body if (h := _told_by(s))}
+        of_others = [b for b in tellers if _is_of_a_thread(frame.file, b)] or tellers
+        holds = {h for b in of_others for s in b.body if (h := _told_by(s))}
         if len(holds) == 1:
             return LostNotice(what, holds.pop())
     return None
+
+
+def _is_of_a_thread(path: str, node: ast.stmt) -> bool:
+    """Whether it stands in a function that the file gives to a thread."""
+    function = function_at(path, node.lineno)
+    given = (k.value for c in inside(tree_of(path), ast.Call) for k in c.keywords if k.arg == "target")
+    return function is not None and any(last_name(v) == function.name for v in given)
 
 
 def _notifies(block: ast.AST, what: str) -> bool:
@@ -337,8 +345,9 @@ def _told_by(statement: ast.stmt) -> str:
     match statement:
         case ast.Assign(targets=[ast.Attribute() | ast.Name() as target], value=ast.Constant(value=bool(value))):
             return ast.unparse(target) if value else f"not {ast.unparse(target)}"
-        case ast.Assign(targets=[ast.Attribute() as target]):
-            return f"{ast.unparse(target)} is not None"
+        case ast.Assign(targets=[ast.Attribute() as target], value=value):
+            is_none = isinstance(value, ast.Constant) and value.value is None
+            return f"{ast.unparse(target)} is {'' if is_none else 'not '}None"
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=of, attr="append" | "appendleft" | "add"))):
             return ast.unparse(of)
     return ""
