@@ -37,6 +37,7 @@ from unhang.lint.single import (
     is_feature_test,
 )
 from unhang.lint.special import called_name, ends_process, has_own_order, paths_in, sample
+from unhang.lint.unnamed import found_in_turns
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -292,7 +293,9 @@ class Blocks(Branches):
             uneven += name in ("Join", "join")
         self.no_sync += no_sync
         self.uneven_is_fine += uneven
+        mark = len(self.effects)
         end = self.block(s.body)
+        found_in_turns(self, s, mark)
         self.no_sync -= no_sync
         self.uneven_is_fine -= uneven
         return end

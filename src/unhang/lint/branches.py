@@ -11,6 +11,7 @@ from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
     as_condition,
     asks_for_others,
+    asks_for_own_items,
     asks_for_rank,
     asks_for_shards,
     contradicts,
@@ -43,6 +44,7 @@ from unhang.lint.ir import Expr, Found, If, Op, Ref, Stmt, calls_in
 from unhang.lint.keeping import is_dictionary
 from unhang.lint.single import close_handler
 from unhang.lint.special import as_test, paths_in
+from unhang.lint.unnamed import found_alone, part_messages
 from unhang.lint.values import (
     DIFFERS,
     DOUBT,
@@ -107,7 +109,8 @@ class Branches(Calls):
     def _is_told(self, test: Expr, v: Value) -> bool:
         """Whether a condition names what makes it differ, itself or by what stands behind its names."""
         named = tells(test, v) or is_of_first(self, test, v)
-        return named or asks_for_rank(self, test) or asks_property(self, test)
+        named = named or asks_for_rank(self, test) or asks_property(self, test)
+        return named or asks_for_own_items(self, test)
 
     def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
         """Follows a branch: how it ends, and what it puts something into."""
@@ -137,7 +140,7 @@ class Branches(Calls):
         alone = [condition.dep & RANK > 0 and works(body) for body in (s.body, s.orelse)]
         says = implied(self, s.test)
         opposite = condition if condition.zero is None else condition._replace(zero=not condition.zero)
-        cause = Cause(condition, s.line, s.text, self.path, uniform, says[1], is_told)
+        cause, messages = Cause(condition, s.line, s.text, self.path, uniform, says[1], is_told), len(self.messages)
         other = Cause(opposite, s.line, s.text, self.path, uniform, says[0], is_told)
         for body, why, needed in zip((s.body, s.orelse), (cause, other), says, strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
@@ -152,6 +155,7 @@ class Branches(Calls):
             ways.append(
                 Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in old_exits], why, needed)
             )
+        part_messages(self, condition, s.test, messages)
         if condition.dep & RANK and condition.zero is not None and alone[0] != alone[1]:
             self.alone_before = s.text
         self._unsure -= is_asked_before
@@ -189,7 +193,7 @@ class Branches(Calls):
             return
         self.env = joined_env(here.env, there.env)
         if condition.dep & RANK and not (self.loops and isinstance(test, Op) and test.op == "in"):
-            mark_none(self.env, here, there, before)
+            mark_none(self.env, here, there, before, self._empty)
         if self.link.has_graphs:
             mark_half(self, test, condition, here.env, there.env)
 
@@ -240,6 +244,7 @@ class Branches(Calls):
     def _part(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
         """Two branches are compared; what is not made on both sides is pending or found."""
         differs = cause.value.dep & DIFFERS
+        found_alone(self, cause, here, there)
         only_here, only_there = compared(here, there, cause)
         if not differs and asks_if_empty(cause) and self._in_forward():
             self._leave_out(cause, here, there)

@@ -12,6 +12,7 @@ from unhang.lint.graphs import found_in_graph, graph_of
 from unhang.lint.ir import Attr, Call, Const, Found, Op, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import MAY_MISS, Passing
+from unhang.lint.replicas import is_for_core, replica
 from unhang.lint.single import found_in_call
 from unhang.lint.special import (
     is_bare,
@@ -25,6 +26,7 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
+from unhang.lint.unnamed import note_call, note_norms
 from unhang.lint.values import (
     CHANCE,
     COMPARES,
@@ -150,6 +152,8 @@ class Calls(Passing):
             return out._replace(dep=out.dep | inside.dep & UNEVEN) if inside.sort == sorts.OWN_KEYS else out
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
+        if sort in (sorts.RAW, sorts.INNER):
+            note_norms(self, node, name)
         if sort == sorts.RAW and self.link.drops_out and not self.link.is_evaluated(self.function):
             return Value(mixed(*args).dep & DIFFERS | DRAWN, sort=None)
         if name == "backward" and self.graphs:
@@ -190,9 +194,9 @@ class Calls(Passing):
         if sort in (sorts.DRAWS, sorts.GENERATOR):
             return drawn(self, owner, base, name, args)
         if (kind in ("wrap", "obj") or sort == sorts.ALONE) and name in _SAME_OBJECT:  # `Net().to(device)`
-            return self._replica(base) if self.link.has_replicas and name == "to" else base
-        if kind == "layer" and self.link.has_replicas and name == "to":
-            return self._replica(base)
+            return replica(self, base) if self.link.has_replicas and name == "to" else base
+        if name == "to" and self.link.has_replicas and (kind == "layer" or is_for_core(self, node, base, args)):
+            return replica(self, base)
         if kind == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
             self._of_param(node, sort[1], name, args, name)
         if kind in ("out", "of") and name == "backward":
@@ -208,11 +212,6 @@ class Calls(Passing):
         if full.startswith("torch.distributed.nn."):  # its backward meets as well
             found_in_graph(self, node, args[:1], name)
         return self._collective(node, made, args, name, full.startswith("torch_xla"))
-
-    def _replica(self, v: Value) -> Value:
-        """A module on the device of its core: what it gives is of this rank's batch, as with a wrapper."""
-        is_module = v.kind == "layer" or (v.kind == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
-        return Value(sort=("wrap", "replica"), const=v.sort[:3]) if is_module else v
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
@@ -249,6 +248,7 @@ class Calls(Passing):
         if is_given and self.link.project.is_module(self.file, self.function.owner):
             self._layer(node, name, name)
         self._hands_over(node, name, args)
+        note_call(self, node, full, name, args)
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             found_in_call(self, name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)

@@ -163,6 +163,17 @@ def asks_for_rank(frame: Operators, test: Expr) -> bool:
     return any(frame.ref(p).sort == ("rank",) and not frame.ref(p).group for p in paths_in(test))
 
 
+def asks_for_own_items(frame: Operators, test: Expr) -> bool:
+    """Whether a condition asks if there is anything in what this rank has picked of all: whoever asks so knows that some have nothing."""
+    match test:
+        case Op(op="not", parts=[inner]):
+            return asks_for_own_items(frame, inner)
+        case Op(op="==" | "!=" | ">", parts=[Call(func=Ref(path="len"), args=[of]), Const(value=0)]) | (Ref() as of):
+            v = frame.ref(of.path) if isinstance(of, Ref) else Value()
+            return v.sort in (("share", "picked"), ("share", "slice")) and v.dep & DIFFERS == 0
+    return False
+
+
 def asked_for_itself(test: Expr) -> set[str]:
     """Names of which a condition asks whether they are true, or there: not what is compared with something."""
     match test:

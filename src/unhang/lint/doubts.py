@@ -232,13 +232,21 @@ def asked_for_wrapper(test: Expr) -> str:
 
 
 def asks_property(frame: Operators, test: Expr) -> bool:
-    """Whether a condition is a property that compares the number of this rank, or of its part, with another: `if self.stages.is_last`.
+    """Whether a condition is a property, or a function, that compares the number of this rank, or of its part, with another: `if self.stages.is_last`.
 
     One that gives what was kept says less: it may be so for all ranks, by a setting.
     """
     match test:
         case Op(op="not", parts=[inner]):
             return asks_property(frame, inner)
+        case Op(op="and", parts=parts):
+            return any(asks_property(frame, p) for p in parts)
+        case Call(func=Ref(path=path), args=[]):
+            sort = frame.ref(path).sort
+            if sort is None or sort[0] != "fn" or not _compares(frame.link.project.function(*sort[1:]).body):
+                return False
+            said = frame.link.summary(*sort[1:]).returns
+            return said.dep == RANK and not said.group
         case Ref(path=path) if "." in path:
             owner, _, name = path.rpartition(".")
             me = frame.ref(owner)

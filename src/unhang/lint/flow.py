@@ -16,6 +16,7 @@ from unhang.lint.graphs import added, note_bare, note_graph, with_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
     by_conditions,
+    empty_lists,
     fill,
     is_plain_dictionary,
     keep,
@@ -30,7 +31,6 @@ from unhang.lint.samplers import by_draw, ends_for_some, found_in_shares, is_fil
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
-    empty_lists,
     ends_process,
     has_own_order,
     is_collected,
@@ -41,6 +41,7 @@ from unhang.lint.special import (
     shared_sort,
     value_of_name,
 )
+from unhang.lint.unnamed import close_messages
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -83,6 +84,7 @@ class Frame(Blocks):
             self.block(self.function.body)
         summary.raises = frozenset(self.raises | self._refused())
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
+        close_messages(self, summary)
         self._close(self.ways_out)
         self._close_pending()
         for found, effect in self._uneven_found:
@@ -105,12 +107,13 @@ class Frame(Blocks):
         if len({is_none for is_none, _ in self._none_returned}) > 1:
             returned = none_on_some(returned, self._none_returned)
         if self.function.is_generator:
+            summary.gives = reduce(either, self._given_out) if self._given_out else PLAIN
             passed = ("passes", self._passes_on[0]) if self._passes_on else sorts.ENDLESS if self._never_ends else None
             is_uneven = self._ends_unevenly or self._ends_by_rank
             ends = sorts.ENDS_BY_RANK if self._ends_by_rank else ("share", "generator")
             returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=self._until or passed)
             returned = Value(sort=self._goes_on) if is_uneven and self._goes_on else returned
-        summary.returns = agreed or returned
+        summary.returns, summary.none_with = agreed or returned, self._none_with
         found_in_function(self, summary)
         found_in_shares(self, summary)
         found_in_handles(self)
@@ -284,6 +287,7 @@ class Frame(Blocks):
         if self.function.is_generator:
             self._leave_generator(s, by_rank)
         if s.kind == "yield":
+            self._given_out.append(value)
             self._never_ends |= self._endless > 0
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
@@ -301,6 +305,8 @@ class Frame(Blocks):
             if c.value.dep & DIFFERS and depth >= inside
         ]
         if s.kind == "return":
+            asked = [c.value.params for c, *_ in self.conditions if c.value.sort == ("none test",)]
+            self._none_with = self._none_with.union(*asked) if value.const is not UNKNOWN else self._none_with
             if isinstance(value.const, bool) or is_plain_dictionary(s.value):
                 self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
             self._none_returned.append((value.const is None, all_of([c.value for c, *_ in differing])))

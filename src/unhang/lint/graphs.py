@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from unhang.lint import known, sorts
 from unhang.lint.divergence import asks_if_empty
-from unhang.lint.ir import Attr, Call, Expr, File, Fn, Found, If, Leave, Node, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Expr, File, Fn, Found, Function, If, Leave, Node, Op, Ref, Set, nodes_in
 from unhang.lint.keeping import is_by_batch
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DIFFERS, RANK, Conditional, Effect, Value
@@ -125,6 +125,17 @@ def found_in_graph(frame: Operators, node: Call, args: list[Value], name: str) -
             frame.link.report(frame.path, found)
         elif v.kind == "param":
             frame.later.append(Conditional(v.sort[1], "is half", found, frame.path))
+
+
+def found_in_backward(
+    frame: Operators, node: Call, file: int, function: Function, args: list[Value], name: str
+) -> None:
+    """If it is the forward of an autograd function that runs, its backward will run where it is given a graph."""
+    if not function.has_context or function.name != "forward":
+        return
+    backward = frame.link.project.method(file, function.owner, "backward")
+    if backward is not None and any(e.param < 0 for e in frame.link.summary(*backward).effects):
+        found_in_graph(frame, node, args, name)
 
 
 def note_heads(frame: Operators, s: If) -> None:

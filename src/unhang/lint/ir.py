@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-VERSION = 8
+VERSION = 9
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
@@ -87,7 +87,9 @@ class Set(Node, tag=11):
         """What is bound to what: `a, b = {}, {}` binds both."""
         for target in self.targets:
             yield target, self.value
-            if isinstance(target, Op) and isinstance(self.value, Op) and len(target.parts) == len(self.value.parts):
+            if not isinstance(target, Op) or not isinstance(self.value, Op) or {target.op, self.value.op} != {"seq"}:
+                continue
+            if len(target.parts) == len(self.value.parts):
                 yield from zip(target.parts, self.value.parts, strict=True)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
-from unhang.lint.special import element, has_own_order, is_held, is_numbered, is_share, name_of, paths_in
+from unhang.lint.special import name_of
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -156,6 +156,15 @@ def has_all_gradients(frame: Operators, e: Expr) -> bool:
     bases = project.base_names(v.sort[1], v.sort[2]) if v.kind == "obj" else set()
     is_of_trainer = any(b.endswith("LightningModule") for b in bases) and not frame.link.names_shards
     return v.sort in (("wrap", "ddp"), ("wrap", "ddp without buffers")) or is_of_trainer
+
+
+def empty_lists(s: Set) -> set[str]:
+    """Names that an assignment binds to empty lists or dictionaries."""
+    return {
+        t.path
+        for t, v in s.pairs()
+        if isinstance(t, Ref) and isinstance(v, Op) and not v.parts and v.op in ("seq", "dict")
+    }
 
 
 def is_new_dictionary(e: Expr) -> bool:
@@ -352,48 +361,3 @@ def is_dictionary(frame: Operators, path: str) -> bool:
         known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
         frame.link.dictionaries[key] = known
     return path in known
-
-
-def comprehension(frame: Operators, parts: list[Expr]) -> Value:
-    """What is gathered by `[made for each of over if it is good]`."""
-    before, dep, sort, mark = dict(frame.env), 0, None, len(frame.effects)
-    ragged, params = False, NO_PARAMS
-    for loop in parts[1:]:
-        assert isinstance(loop, Op)
-        over = frame.value(loop.parts[1])
-        dep |= over.dep & UNEVEN
-        ragged |= over.kind in ("ragged", "set", "listing")
-        frame.assign(loop.parts[0], element(over), is_certain=True)
-        if over.kind == "sized" or over.sort in (sorts.PICKED, sorts.OWN_KEYS):
-            sort = over.sort
-        if has_own_order(over) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
-            sort = over.sort  # it comes in the order of the set
-        if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
-            dep, sort = dep | UNEVEN, over.sort
-        for condition in loop.parts[2:]:
-            test = frame.value(condition)
-            asked, params = test.dep, params | test.params
-            if asked & RANK:  # those of this rank
-                dep, sort = dep | UNEVEN, sort or ("share", "picked")
-            sort = sorts.FILLED if asked & DATA and sort is None else sort
-            if is_held(condition, loop.parts[0]) and not has_all_gradients(frame, loop.parts[1]):
-                sort = sorts.PICKED
-        if is_share(over) and sort is None:
-            sort = over.sort  # as many as there are in it
-    before_it = len(frame.effects)
-    pair = parts[0].parts if isinstance(parts[0], Op) and parts[0].op == "dict" else []
-    if len(pair) == 2 and ragged and not isinstance(pair[0], Const):  # a word of the batch
-        key = frame.value(pair[0])
-        by, sort = key.dep & DATA, sorts.OWN_KEYS if key.dep & DATA or key.params else sort
-        dep |= UNEVEN if by else 0
-        params |= key.params if not by else NO_PARAMS
-    made = frame.value(pair[1] if len(pair) == 2 else parts[0])
-    if dep & UNEVEN and len(frame.effects) > before_it and isinstance(parts[1], Op):
-        frame.uneven_part(Value(UNEVEN, sort=sort), parts[1].parts[1], mark)
-    frame.env.clear()
-    frame.env.update(before)
-    if is_share(Value(dep, sort=sort)) and made.sort is not None and sort != ("share", "range"):
-        sort = None
-    if sort is not None and (sort[0] in ("picked", "share", "filled", "set", "listing", "own keys") or not made.sort):
-        return Value(made.dep | dep, made.params | params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
-    return Value(made.dep | dep, made.params | params, ("many", made.sort) if made.sort else None)

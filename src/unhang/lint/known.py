@@ -175,6 +175,8 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
     "metric": {"compute": "all_gather", "sync": "all_gather"},
     "trainer": {"fit": "fit", "validate": "fit", "test": "fit", "predict": "fit", "save_checkpoint": "save"},
 }
+# Contexts in which the first rank is done before the others begin: they wait for it.
+IN_TURNS = {"main_process_first", "local_main_process_first"}
 # Names that say where a call runs: decorators whose function runs on one rank alone.
 ONE_RANK_DECORATORS = {
     *("rank_zero_only", "on_main_process", "main_process_only", "master_only", "only_on_main_process", "rank0_only"),
@@ -367,7 +369,7 @@ WORDS = frozenset({
     *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
     *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES, *OF_LIBRARIES)), "DDP", "FSDP", "prepare", "setup",
     "Thread", "DataLoader", "init_process_group", "submit", "Timer", "register", "signal", "finalize", "log", "log_dict",
-    *STOPS,
+    *STOPS, *IN_TURNS,
 })  # fmt: skip
 
 # A file without any of these in it, or the experts of an object, and which calls nobody that has, cannot make a finding.

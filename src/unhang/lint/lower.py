@@ -27,7 +27,7 @@ from unhang.lint.ir import (
     each_of,
     packed,
 )
-from unhang.lint.known import STOPS, WRAPPERS
+from unhang.lint.known import NAMES, STOPS, WRAPPERS
 from unhang.lint.syntax import Syntax, dotted
 
 _NOTHING = Const(None)
@@ -294,6 +294,9 @@ class Lowering:
         self._words.add("[]" if isinstance(func, ast.Subscript) else name)
         if name == "partial" and node.args:
             self._words.add(dotted(node.args[0]).rpartition(".")[2])
+        self._words |= NAMES.intersection(
+            a.attr for a in node.args if isinstance(a, ast.Attribute)
+        )  # given, not called
         self._syntax.call(self._at, node, name)
         args = [self._expr(a) for a in node.args] + [self._expr(k.value) for k in node.keywords]
         names = [k.arg or "" for k in node.keywords]

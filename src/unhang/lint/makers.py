@@ -11,6 +11,7 @@ from unhang.lint import known, libraries, sorts
 from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
+from unhang.lint.unnamed import UNNAMED
 from unhang.lint.values import DIFFERS, LOCAL, MAYBE_NONE, RANK, Effect, Given, Raised, Summary, Value, either
 
 NO_NAMES = {"<module>", "<lambda>", ""}
@@ -58,18 +59,21 @@ class Makers:
             return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
+        if sort[0] == "ext":  # a collective of a library is given: in which group it will be, nobody knows
+            made = known.collective(sort[1]) if method == "()" else None
+            return (Effect(made.op, "?", ()),) if made is not None else ()
         if sort[0] == "out":
             is_told = method == "backward" and sort[1] != "replica"
             return (Effect("backward", "", (), sort[1].partition(" ")[0]),) if is_told else ()
         if sort[0] == "of":
             return (Effect("call", "", (), "", sort[1], method),) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
-            return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
+            return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0 and e.op not in UNNAMED]
         if sort[0] == "obj":
             for name in ("__call__", "forward") if method == "()" else (method,):
                 target = self.project.method(sort[1], sort[2], name)
                 if target is not None:
-                    return [e for e in self.summary(*target).effects if e.param < 0]
+                    return [e for e in self.summary(*target).effects if e.param < 0 and e.op not in UNNAMED]
         return ()
 
     def raised_by(self, v: Value, method: str) -> set[Raised]:
@@ -157,6 +161,12 @@ class Makers:
         """Whether a setting in the code has DeepSpeed shard the parameters of each layer (ZeRO's stage 3): whoever runs one meets the others."""
         told = (f for f in self.project.functions.values() if (b := bytes(f.raw)) and (_ZERO in b or _STAGE in b))
         return any(_sets_stage(n) for f in told for n in nodes_in(f.body))
+
+    @cached_property
+    def norms_meet(self) -> bool:
+        """Whether norms over the batch are made to be over that of all ranks."""
+        words = {w for f in self.project.functions.values() for w in f.words}
+        return "convert_sync_batchnorm" in words and any(w.startswith("BatchNorm") for w in words)
 
     def is_evaluated(self, function: Function) -> bool:
         """Whether a function, or one that leads to it by its name, puts modules into the mode in which nothing is left out by chance."""

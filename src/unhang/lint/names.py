@@ -57,6 +57,7 @@ class Names:
         self.outer = link.environment(file, at)
         self.effects: list[Effect] = []
         self.later: list[Conditional] = []
+        self.messages: list[Effect] = []  # `is_often`: by some ranks alone
         # Where it is.
         self.conditions: list[tuple[Cause, int, int]] = []  # with how many effects and loops there were
         self.needs: Needs = frozenset()
@@ -101,8 +102,9 @@ class Names:
         self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, Value]] = []
-        self._told_by = self.counts = NO_PARAMS
+        self._told_by = self.counts = self._none_with = NO_PARAMS
         self._passes_on: list[int] = []
+        self._given_out: list[Value] = []  # by a generator
         self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
         self._goes_on: tuple[Any, ...] | None = None  # the setting by which any other one goes round for ever
@@ -245,6 +247,7 @@ class Names:
 
     def attribute(self, v: Value, name: str) -> Value:
         """An attribute of a value."""
+        v = v if v.sort != sorts.INNER else v._replace(sort=None)
         kind, sort = v.kind, v.sort
         if sort == sorts.AGREED:
             return v

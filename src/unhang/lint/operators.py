@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from unhang.lint import sorts, special
+from unhang.lint.comprehensions import comprehension
 from unhang.lint.conditions import (
     asks_for_others,
     asks_if_there,
@@ -16,7 +17,6 @@ from unhang.lint.conditions import (
 from unhang.lint.doubts import works
 from unhang.lint.graphs import is_half, note_use, parts_graphs
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
-from unhang.lint.keeping import comprehension
 from unhang.lint.names import Names
 from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
@@ -34,6 +34,7 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.tensors import is_compared, is_cut
+from unhang.lint.unnamed import part_messages
 from unhang.lint.values import (
     CHANCE,
     DATA,
@@ -214,7 +215,7 @@ class Operators(Names):
         test = self.value(parts[0])
         if test.const is not UNKNOWN:
             return self.value(parts[1] if test.const else parts[2])
-        mark, needs, says = len(self.effects), self.needs, implied(self, parts[0])
+        mark, needs, says, messages = len(self.effects), self.needs, implied(self, parts[0]), len(self.messages)
         self.needs = needs | says[0]
         a = self.value(parts[1])
         middle, self.needs = len(self.effects), needs | says[1]
@@ -222,6 +223,7 @@ class Operators(Names):
         if len(self.effects) > mark and test.dep & DIFFERS:
             self.conditional_part(test, line_of(parts[1]) or line_of(parts[2]), mark, parts[0], middle=middle)
         self.needs = needs
+        part_messages(self, test, parts[0], messages)
         if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
             self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
@@ -359,6 +361,8 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
             return tested
         if tested.sort == sorts.BATCH:
             return Value(OWN_BATCH, sort=sorts.TEST)
+        if tested.kind == "none with" and not tested.dep:  # what a function gives that was given a parameter
+            return Value(params=frozenset(tested.sort[1:]), sort=("none test",))
         if tested.dep & FAILED:
             return Value(FAILED)
         if tested.const is None and is_fixed(frame, parts[0]):

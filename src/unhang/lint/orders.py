@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 
 def found_in_order(frame: Operators, s: Loop, over: Value, made: list[Effect]) -> None:
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
-    own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module" and e.op != "barrier"]
+    told = [e for e in made if e.is_sure and e.hidden != "module" and e.op != "barrier"]
+    own = [e for e in told if e.param < 0]
     is_param = over.kind == "param"
+    if not own and not is_param:
+        own = [e for e in told if e.method == "()"][:1]  # a function that was given: the caller knows what it makes
     if not own or not (is_param or has_own_order(over)) or (is_numbered(s.text) and over.kind != "listing"):
         return
     words = {"collective": own[0].way[-1].text, "over": s.text}
     variant = "listing" if over.kind == "listing" else ""
     found = Found("LNT113", s.line, 1, words, own[0].lines, variant=variant)
-    if is_param:
+    if own[0].param >= 0:
+        frame.later.append(Conditional(own[0].param, "()", found, frame.path))
+    elif is_param:
         frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
     else:
         frame.link.report(frame.path, found)

@@ -9,7 +9,7 @@ from typing import Any
 
 from unhang.lint import known, sorts
 from unhang.lint.divergence import dimensions, is_replaced
-from unhang.lint.graphs import found_in_graph
+from unhang.lint.graphs import found_in_backward
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
 from unhang.lint.operators import Operators
@@ -24,6 +24,7 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.tensors import AGREEING, agrees_by_name
+from unhang.lint.unnamed import is_counted_up, take_messages
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -118,7 +119,7 @@ class Passing(Operators):
 
     def _of_nobody(self, owner: str, base: Value, name: str) -> tuple[int, int] | None:
         """The method that is meant where nobody has said of which class the object is."""
-        if not owner or base.kind not in ("", "param"):
+        if not owner or base.kind not in ("", "param", "inner"):
             return None
         by_receiver = self.link.project.by_receiver(owner, name, is_exact=base.sort is not None)
         return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
@@ -218,7 +219,7 @@ class Passing(Operators):
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
-        self._runs_backward(node, file, function, args, name)
+        found_in_backward(self, node, file, function, args, name)
         fills = sorts.PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills) if fills else PLAIN
@@ -242,6 +243,7 @@ class Passing(Operators):
         for conditional in (*general.conditional, *more):
             if not self.is_special or conditional.found.code == "LNT303" or conditional in more:
                 settle(self, conditional, given, place)
+        take_messages(self, summary, place)
         for i, wrapped in summary.wraps.items():
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
@@ -269,15 +271,11 @@ class Passing(Operators):
             return Value(sort=fills)
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
-        return Value(sort=sorts.AGREED) if agrees else self._result(summary, given)
-
-    def _runs_backward(self, node: Call, file: int, function: Function, args: list[Value], name: str) -> None:
-        """If it is the forward of an autograd function that runs, its backward will run where it is given a graph."""
-        if not function.has_context or function.name != "forward":
-            return
-        backward = self.link.project.method(file, function.owner, "backward")
-        if backward is not None and any(e.param < 0 for e in self.link.summary(*backward).effects):
-            found_in_graph(self, node, args, name)
+        if agrees:
+            return Value(sort=sorts.AGREED)
+        result = self._result(summary, given)
+        asked = [v.sort[1] for i, (_, v) in given.items() if i in general.none_with and v.kind == "param"]
+        return result._replace(sort=("none with", *asked)) if len(asked) == 1 and result.sort is None else result
 
     def _change(
         self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,
@@ -300,7 +298,8 @@ class Passing(Operators):
         out: dict[int, Value] = {}
         by_rank = summary.returns.dep & RANK and not summary.effects
         if not summary.effects and not by_rank:
-            return frozenset()
+            none = ((i, v) for i, (_, v) in given.items() if i in summary.none_with and v.dep & MAYBE_NONE)
+            return frozenset((i, v._replace(params=NO_PARAMS)) for i, v in none if v.zero is not None and not v.group)
         asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else {*range(len(function.parameters))}
         for i, name in enumerate(function.parameters):
             v = _worth(function, given, i)
@@ -323,8 +322,9 @@ class Passing(Operators):
         needs = self._still_needed(effect.needs, given, function)
         if needs is None:
             return
-        words = [(i, w) for i, w in effect.needs if isinstance(w, tuple) and i in given]
-        is_open = any(w[0] == "in" for _, w in words) and any(given[i][1].const is UNKNOWN for i, _ in words)
+        words = [(given[i], w) for i, w in effect.needs if isinstance(w, tuple) and i in given]
+        open_words = [w for (e, v), w in words if v.const is UNKNOWN and not is_counted_up(self.function, e)]
+        is_open = bool(open_words) and any(w[0] == "in" for _, w in words)
         is_open &= len(needs) < len(effect.needs)  # who can tell that it is this word?
         doubt = DOUBT if is_open else effect.doubt
         way = (place, *effect.way)[:MOST_WAY]

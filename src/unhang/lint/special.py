@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
+from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref
 from unhang.lint.values import (
     CHANCE,
     COMPARES,
@@ -271,11 +271,6 @@ def is_column(index: Op) -> bool:
         case [Op(op=":", parts=[Const(value=None), Const(value=None), Const(value=None)]), *others]:
             return any(isinstance(p, Const) and isinstance(p.value, int) for p in others)
     return False
-
-
-def empty_lists(s: Set) -> set[str]:
-    """Names that an assignment binds to empty lists."""
-    return {t.path for t, v in s.pairs() if isinstance(t, Ref) and v == Op("seq", [])}
 
 
 def keeps_length(index: Expr) -> bool:

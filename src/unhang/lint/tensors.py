@@ -229,7 +229,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if is_numeric and name in _TESTS and joined.dep & DATA:
         is_count = (name in _COUNTS and base.sort != sorts.BATCH) or (base.sort == sorts.COUNT and name == "item")
         is_count &= not joined.dep & DRAWN
-        return Value(joined.dep & (OF_DATA | DRAWN), joined.params, sorts.COUNT if is_count else sorts.TEST)
+        loss = LOSS if name in known.NAN_TESTS and joined.dep & OWN_BATCH else 0  # no batch has that by itself
+        return Value(joined.dep & (OF_DATA | DRAWN) | loss, joined.params, sorts.COUNT if is_count else sorts.TEST)
     if is_numeric and name in _SPREADS and joined.dep & OWN_BATCH:
         return Value(joined.dep & (OF_DATA | DRAWN) | LOSS, NO_PARAMS)
     if is_numeric and joined.params and not joined.dep and name in _TESTS | _SPREADS | _EACH:
@@ -325,8 +326,9 @@ def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value
     if full in ("min", "max") and is_agreed([Value(0, a.params) if a.sort == sorts.LENGTH else a for a in args]):
         return Value(sort=sorts.AGREED)
     of = args[0] if args and full != "len" else PLAIN
-    many = of.sort if of.kind not in ("param", "wrap", "obj") else None
-    dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
+    is_one = full in ("min", "max", "bool", "any", "all", "sum")
+    many = None if of.kind in ("param", "wrap", "obj") or (is_one and has_own_order(of)) else of.sort
+    dep = joined.dep & ~UNEVEN if is_one else joined.dep
     keep = joined._replace(dep=dep)
     if full == "sorted":
         many = None if has_own_order(of) else many

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AnySet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -148,6 +149,8 @@ def either(a: Value, b: Value) -> Value:
         sort = ("tuple", tuple(either(x, y) for x, y in zip(both[0][1], both[1][1], strict=True)))
     if sort is None and len(both) == 2:
         sort = one_of(both)
+    if sort is None and len(both) == 2 and sorts.RAW in both and {"param", "wrap"} & {both[0][0], both[1][0]}:
+        sort = sorts.INNER
     if sort is None and both and sorts.RAW not in both:
         sort = next((s for s in both if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(
@@ -235,7 +238,8 @@ class Summary:
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
     what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
     `alone`: parameters that some ranks alone call, and which ranks. `puts`: containers into which it puts something, and whether by the batch alone.
-    `counts`: parameters that say how often it goes round a loop in which it may meet others.
+    `counts`: parameters that say how often it goes round a loop in which it may meet others. `none_with`: it gives something else where one of these is None.
+    `messages`: one that it sends, and one that it receives. `gives`: what a generator yields.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -250,13 +254,17 @@ class Summary:
     alone: dict[int, Value] = field(default_factory=dict)
     puts: dict[Kept, bool] = field(default_factory=dict)
     counts: frozenset[int] = NO_PARAMS
+    none_with: frozenset[int] = NO_PARAMS
+    messages: list[Effect] = field(default_factory=list)
+    gives: Value = PLAIN
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""
         told = (
             self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
         )
-        return not told and not self.marks and not self.alone and not self.puts and self.returns is PLAIN
+        more = self.marks or self.alone or self.puts or self.none_with or self.messages
+        return not told and not more and self.returns is PLAIN
 
 
 MOST_EFFECTS = 24
@@ -323,8 +331,8 @@ def joined_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
     return out
 
 
-def mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Value]) -> None:
-    """Names that are None on some ranks from here on; what was so and is made on the other ranks now, is so no more."""
+def mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Value], empty: AnySet[str]) -> None:
+    """Names that are None, or empty, on some ranks from here on; what was so and is made on the other ranks now, is so no more."""
     for name, value in env.items():
         a, b, old = here.env.get(name), there.env.get(name), before.get(name)
         if a is None or b is None or a is b:
@@ -332,5 +340,7 @@ def mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Va
         made, zero = (a, here.cause.value.zero) if b == old else (b, there.cause.value.zero)
         if (a.const is None) != (b.const is None):
             env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
+        elif name in empty and old is not None and old == PLAIN and old in (a, b) and made.dep & DIFFERS == RANK:
+            env[name] = Value(UNEVEN, made.params, ("share", "side"))
         elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
             env[name] = made._replace(dep=0, zero=None)

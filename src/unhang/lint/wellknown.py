@@ -129,9 +129,21 @@ def _loader(frame: Operators, node: Call, args: list[Value]) -> Value:
     function = frame.link.project.function(*by[1:3]) if by is not None and by[0] in ("fn", "bound") else None
     ends = nodes_in(function.body) if function is not None else ()
     is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
+    if (parts := _drawn_parts(frame, node, args)) is not None:
+        return Value(sort=("many", parts))
     if function is not None and (sort := own_widths(function)) is not None:
         return Value(sort=("many", sort))
     return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", sorts.BATCH))
+
+
+def _drawn_parts(frame: Operators, node: Call, args: list[Value]) -> tuple[Any, ...] | None:
+    """The parts of each batch that a set of data makes up itself, where one of them was drawn with a seed of this rank; None: there is none."""
+    v = args[0] if args and node.given("batch_size", 1) == Const(None) else PLAIN
+    at = frame.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.kind == "obj" else None
+    gives = frame.link.summary(*at).gives if at is not None else PLAIN
+    if gives.kind != "tuple" or not any(p.dep & DRAWN for p in gives.sort[1]):
+        return None
+    return ("tuple", tuple(Value(OWN_BATCH | p.dep & DRAWN) for p in gives.sort[1]))
 
 
 def _len(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -172,6 +184,13 @@ def _split(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 def _parts(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(sort=sorts.PADDED if len(args) > 1 and args[1].sort == sorts.MULTIPLE else ("parts",))
+
+
+def _walk(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """All files below a folder; where something is sorted, the folders may be so as well."""
+    names = Value(sort=sorts.LISTING)
+    is_sorted = not {"sort", "sorted"}.isdisjoint(frame.function.words)
+    return PLAIN if is_sorted else Value(sort=("listing", ("tuple", (PLAIN, names, names))))
 
 
 def _generator(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -252,7 +271,7 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
-    "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
+    "os.walk": _walk, "torch_xla.core.xla_model.xla_device": lambda f, n, a: Value(sort=sorts.CORE), "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
     **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),
     "numpy.array_split": _parts, "torch.tensor_split": _parts, "torch.split": _split, "torch.nn.DataParallel": _first, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,

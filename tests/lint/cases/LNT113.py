@@ -252,3 +252,53 @@ def asked_of_a_set(tensors):
     for name in ("energy", "forces"):
         if name in {"energy", "stress"}:
             dist.all_reduce(tensors[name])
+
+
+def filled_with_lists(tensors):
+    buckets = {}
+    kinds = {t.type() for t in tensors}
+    for kind in kinds:
+        buckets[kind] = [t for t in tensors if t.type() == kind]
+    for kind in buckets:  # LNT113
+        dist.all_reduce(buckets[kind][0])
+
+
+def flat(tensors, call):
+    kinds = {t.type() for t in tensors}
+    for kind in kinds:  # LNT113
+        call([t for t in tensors if t.type() == kind][0])
+
+
+def flat_in_order(tensors, call):
+    for kind in sorted({t.type() for t in tensors}):
+        call([t for t in tensors if t.type() == kind][0])
+
+
+def flat_without(tensors, call):
+    for kind in {t.type() for t in tensors}:
+        call([t for t in tensors if t.type() == kind][0])
+
+
+def gives(tensors):
+    flat(tensors, dist.all_reduce)
+    flat_in_order(tensors, dist.all_reduce)
+    flat_without(tensors, print)
+
+
+def below(folder):
+    paths = []
+    for root, _, names in os.walk(folder):
+        for name in names:
+            paths.append(os.path.join(root, name))
+    for path in paths:  # LNT113
+        dist.broadcast(torch.load(path), 0)
+
+
+def below_in_order(folder):
+    paths = []
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            paths.append(os.path.join(root, name))
+    for path in paths:
+        dist.broadcast(torch.load(path), 0)
