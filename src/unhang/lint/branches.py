@@ -66,6 +66,7 @@ from unhang.lint.values import (
 )
 
 _SIDES = {"__enter__": "__exit__", "__exit__": "__enter__", "__aenter__": "__aexit__", "__aexit__": "__aenter__"}
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 @dataclass(eq=False)
@@ -115,10 +116,12 @@ class Branches(Calls):
     def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
         """Follows a branch: how it ends, and what it puts something into."""
         before, self._filled, alone = self._filled, set(), self.alone_before
+        messages = len(self.messages)
         self.conditions.append((why, len(self.effects), self.loops))
         end = self.block(body)
         self.conditions.pop()
         self.alone_before = alone if why.value.dep & RANK else self.alone_before
+        part_messages(self, why.value, _NAME.findall(why.text), messages)
         filled, self._filled = self._filled, self._filled | before
         return end, filled
 
@@ -140,7 +143,7 @@ class Branches(Calls):
         alone = [condition.dep & RANK > 0 and works(body) for body in (s.body, s.orelse)]
         says = implied(self, s.test)
         opposite = condition if condition.zero is None else condition._replace(zero=not condition.zero)
-        cause, messages = Cause(condition, s.line, s.text, self.path, uniform, says[1], is_told), len(self.messages)
+        cause = Cause(condition, s.line, s.text, self.path, uniform, says[1], is_told)
         other = Cause(opposite, s.line, s.text, self.path, uniform, says[0], is_told)
         for body, why, needed in zip((s.body, s.orelse), (cause, other), says, strict=True):
             self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
@@ -155,7 +158,6 @@ class Branches(Calls):
             ways.append(
                 Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in old_exits], why, needed)
             )
-        part_messages(self, condition, s.test, messages)
         if condition.dep & RANK and condition.zero is not None and alone[0] != alone[1]:
             self.alone_before = s.text
         self._unsure -= is_asked_before

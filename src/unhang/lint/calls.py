@@ -26,11 +26,10 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
-from unhang.lint.unnamed import note_call, note_norms
+from unhang.lint.unnamed import note_call, runs_inner
 from unhang.lint.values import (
     CHANCE,
     COMPARES,
-    DIFFERS,
     DOUBT,
     DRAWN,
     LOCAL,
@@ -123,8 +122,9 @@ class Calls(Passing):
         made = known.collective(full) if full else None
         if made is not None:
             return self._of_library(node, made, args, name, full)
-        if full in known.WRAPPERS:
-            return self._wrapper(node, known.WRAPPERS[full], args)
+        like = known.WRAPPERS.get(full) or (self.link.wrapper_like(callee.sort) if callee.kind == "class" else "")
+        if like:
+            return self._wrapper(node, like, args)
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             return metric(self, node)
         sort, kind = callee.sort, callee.kind
@@ -152,10 +152,8 @@ class Calls(Passing):
             return out._replace(dep=out.dep | inside.dep & UNEVEN) if inside.sort == sorts.OWN_KEYS else out
         if kind == "param":
             return self._of_param(node, sort[1], "()", args, name)
-        if sort in (sorts.RAW, sorts.INNER):
-            note_norms(self, node, name)
-        if sort == sorts.RAW and self.link.drops_out and not self.link.is_evaluated(self.function):
-            return Value(mixed(*args).dep & DIFFERS | DRAWN, sort=None)
+        if (made_alone := runs_inner(self, node, name, sort, args)) is not None:
+            return made_alone
         if name == "backward" and self.graphs:
             of = func.base if isinstance(func := node.func, Attr) else node.args[0] if node.args else Ref(owner)
             if (sort := graph_of(self, of)) is not None:
@@ -168,7 +166,7 @@ class Calls(Passing):
             self.found("LNT303", node, how="its shape is taken from the shard of this rank", call=name)
         if made is not None and (base.kind not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
-        if base.kind == "super" and name == "__iter__" and self._shares_seed(base.sort):
+        if base.kind == "super" and name == "__iter__" and self.link.shares_seed(base.sort):
             return self._collective(node, Collective("broadcast"), args, name)
         if name == "get" and args and (got := self.got(node, owner, base, args)) is not None:
             return got
@@ -177,8 +175,7 @@ class Calls(Passing):
             return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
-        known_so = self._of_sort(node, owner, base, name, args)
-        return known_so or self._other(node, callee, full, owner, base, name, args)
+        return self._of_sort(node, owner, base, name, args) or self._other(node, callee, full, owner, base, name, args)
 
     def _of_sort(self, node: Call, owner: str, base: Value, name: str, args: list[Value]) -> Value | None:
         """A method of what is known to be wrapped, a parameter, an output; None: that says nothing."""
@@ -235,10 +232,6 @@ class Calls(Passing):
         own = [f for f in file.functions if f is self.function or (f.owner and f.owner == self.function.owner)]
         return of is not None and self.link.buffers.are_missing(file.path, own, of, node.line)
 
-    def _shares_seed(self, sort: tuple[Any, ...]) -> bool:
-        """Whether an object is a loader of torch, in a project of data pipes."""
-        return self.link.has_pipes and "torch.utils.data.DataLoader" in self.link.project.base_names(sort[1], sort[2])
-
     def _other(
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
@@ -247,8 +240,7 @@ class Calls(Passing):
         is_given = is_given and (self.file, self.function.owner, name) in self.link.given
         if is_given and self.link.project.is_module(self.file, self.function.owner):
             self._layer(node, name, name)
-        self._hands_over(node, name, args)
-        note_call(self, node, full, name, args)
+        self._hands_over(node, full, name, args)
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             found_in_call(self, name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)
@@ -315,8 +307,9 @@ class Calls(Passing):
             self.raises |= {NO_ROOM} if by_path else set()
         return False
 
-    def _hands_over(self, node: Call, name: str, args: list[Value]) -> None:
+    def _hands_over(self, node: Call, full: str, name: str, args: list[Value]) -> None:
         """What is called may call what it is given; a hook of some ranks, and what runs in a thread, is called."""
+        note_call(self, node, full, name, args)
         is_sure = name in _RUNS or (name.startswith("register_") and self.is_under(RANK))
         for v in args if name not in _PROCESSES else ():
             if v.kind in ("fn", "bound"):

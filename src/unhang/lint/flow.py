@@ -26,6 +26,7 @@ from unhang.lint.keeping import (
     note_put,
     place_of,
 )
+from unhang.lint.nones import given_with
 from unhang.lint.orders import fill_in_order
 from unhang.lint.samplers import by_draw, ends_for_some, found_in_shares, is_filled_up, is_part_of, put, setting_asked
 from unhang.lint.single import found_in_function, found_in_stop
@@ -305,8 +306,8 @@ class Frame(Blocks):
             if c.value.dep & DIFFERS and depth >= inside
         ]
         if s.kind == "return":
-            asked = [c.value.params for c, *_ in self.conditions if c.value.sort == ("none test",)]
-            self._none_with = self._none_with.union(*asked) if value.const is not UNKNOWN else self._none_with
+            self._none_with |= given_with(self.function, [c for c, *_ in self.conditions], value)
+            value = value._replace(sort=None) if value.kind == "none with" else value
             if isinstance(value.const, bool) or is_plain_dictionary(s.value):
                 self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
             self._none_returned.append((value.const is None, all_of([c.value for c, *_ in differing])))

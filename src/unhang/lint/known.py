@@ -133,6 +133,18 @@ WRAPPERS: Mapping[str, str] = {
     "torch.distributed._composable.fsdp.fully_shard": "fsdp2",
     "deepspeed.initialize": "engine",
     "apex.parallel.DistributedDataParallel": "apex",
+    **dict.fromkeys(
+        (
+            "ray.train.torch.prepare_model",
+            "ignite.distributed.auto_model",
+            "mmengine.model.MMDistributedDataParallel",
+            "mmcv.parallel.MMDistributedDataParallel",
+        ),
+        "ddp",
+    ),
+    "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel": "fsdp",
+    **dict.fromkeys((f"torchrec.distributed{of}.DistributedModelParallel" for of in ("", ".model_parallel")), "fsdp2"),
+    "horovod.torch.DistributedOptimizer": "optimizer",
     "accelerate.Accelerator": "accelerator",
     "accelerate.accelerator.Accelerator": "accelerator",
     "transformers.Trainer": "hf trainer",
@@ -168,7 +180,11 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "save_checkpoint": "save",
         "load_checkpoint": "load",
         "save_16bit_model": "save",
+        "save_fp16_model": "save",
+        "train_batch": "step",
+        "eval_batch": "forward",
     },
+    "optimizer": {"step": "step", "synchronize": "step"},  # of Horovod
     "replica": {"()": "", "forward": ""},  # without a wrapper: the optimizer, or a call before its step, reduces
     "hf model": {"()": "forward", "forward": "forward", "generate": "forward"},  # sharded, where the trainer shards it
     "hf trainer": {"train": "fit", "evaluate": "fit", "predict": "fit", "save_model": "save"},

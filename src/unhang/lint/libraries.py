@@ -45,6 +45,9 @@ OF_LIBRARIES: Mapping[str, Collective] = {
     "torch_xla.core.xla_model.all_reduce": Collective("all_reduce", -1, (1,), True),
     "torch_xla.core.xla_model.all_gather": Collective("all_gather", -1, (), True),
     "torch_xla.core.xla_model.mesh_reduce": Collective("all_gather", -1, (), True),
+    **{f"torch_xla.core.xla_model.{name}": Collective("all_reduce") for name in ("optimizer_step", "reduce_gradients")},
+    **{f"torch_xla.core.xla_model.{name}": Collective(name) for name in ("all_to_all", "reduce_scatter", "collective_permute")},
+    "torch_xla.core.xla_model.broadcast_master_param": Collective("broadcast"),
     **{
         f"ignite.distributed{where}.{name}": Collective(name, -1, (), name != "barrier")
         for where in ("", ".utils") for name in ("all_reduce", "all_gather", "broadcast", "barrier")

@@ -22,6 +22,7 @@ _SEEDED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _SEEDS = {name.rpartition(".")[2] for name in _SEEDED}
 _MOST_CALLERS = 20
+_OF_MAKING = {"__init__", "__getattr__", "__repr__", "__dir__"}
 _DDP = {"DistributedDataParallel", "DDP"}
 _SHARDS = re.compile(rb"(?i)fsdp|fully_shard|deepspeed|model_?parallel")
 _ZERO, _STAGE = b"zero_optimization", b"zero_stage"
@@ -31,6 +32,7 @@ class Makers:
     """The part of the link that knows who makes collectives."""
 
     project: Project
+    has_pipes: bool
     wrapped: dict[tuple[int, str], Value]
     built: dict[tuple[int, str], dict[int, Value]]
     answered: dict[tuple[int, str], dict[int, Value | None]]
@@ -161,6 +163,16 @@ class Makers:
         """Whether a setting in the code has DeepSpeed shard the parameters of each layer (ZeRO's stage 3): whoever runs one meets the others."""
         told = (f for f in self.project.functions.values() if (b := bytes(f.raw)) and (_ZERO in b or _STAGE in b))
         return any(_sets_stage(n) for f in told for n in nodes_in(f.body))
+
+    def shares_seed(self, sort: tuple[Any, ...]) -> bool:
+        """Whether an object is a loader of torch, in a project of data pipes."""
+        return self.has_pipes and "torch.utils.data.DataLoader" in self.project.base_names(sort[1], sort[2])
+
+    def wrapper_like(self, sort: tuple[Any, ...]) -> str:
+        """The sort of wrapper that a class of the project is, which adds nothing but how it is made; empty: it is none."""
+        own = self.project.methods_of(sort[1], sort[2]).keys()
+        bases = self.project.base_names(sort[1], sort[2]) if own <= _OF_MAKING else set()
+        return next((known.WRAPPERS[b] for b in bases if known.WRAPPERS.get(b) in ("ddp", "fsdp")), "")
 
     @cached_property
     def norms_meet(self) -> bool:

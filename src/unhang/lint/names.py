@@ -55,9 +55,8 @@ class Names:
         self.path, self.function = self.source.path, self.source.functions[at]
         self.env: dict[str, Value] = {}  # names, and attributes that were set here
         self.outer = link.environment(file, at)
-        self.effects: list[Effect] = []
+        self.effects, self.messages = list[Effect](), list[Effect]()  # a message `is_often`: by some ranks alone
         self.later: list[Conditional] = []
-        self.messages: list[Effect] = []  # `is_often`: by some ranks alone
         # Where it is.
         self.conditions: list[tuple[Cause, int, int]] = []  # with how many effects and loops there were
         self.needs: Needs = frozenset()
@@ -100,11 +99,10 @@ class Names:
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
         self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
-        self._returned: list[Value] = []
+        self._returned, self._given_out = list[Value](), list[Value]()  # by a generator
         self._none_returned: list[tuple[bool, Value]] = []
         self._told_by = self.counts = self._none_with = NO_PARAMS
         self._passes_on: list[int] = []
-        self._given_out: list[Value] = []  # by a generator
         self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
         self._goes_on: tuple[Any, ...] | None = None  # the setting by which any other one goes round for ever
@@ -267,8 +265,9 @@ class Names:
             return found
         if name in _TENSOR_FACTS:
             if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
-                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
-                return Value(v.dep & DATA | part, v.params, sorts.LENGTH if kind != "ragged" else None)
+                part = LOSS if (sort is None and v.dep & OWN_BATCH) or (kind == "ragged" and v.dep & DATA) else 0
+                is_long = kind != "ragged" or part  # how many a mask has picked of the batch
+                return Value(v.dep & DATA | part, v.params, sorts.LENGTH if is_long else None)
             return Value(0, v.params) if v.params else PLAIN
         if kind in ("out", "of"):
             return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v

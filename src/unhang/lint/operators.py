@@ -18,6 +18,7 @@ from unhang.lint.doubts import works
 from unhang.lint.graphs import is_half, note_use, parts_graphs
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
+from unhang.lint.nones import as_asked_for
 from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     COMPARISONS,
@@ -160,9 +161,14 @@ class Operators(Names):
     def _not(self, part: Expr) -> Value:
         """What `not part` is worth."""
         v = self.value(part)
-        is_asked = v.dep == LOCAL or v.dep & NONE_BY_BATCH or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
+        is_asked = (
+            v.kind == "none with"
+            or v.dep == LOCAL
+            or v.dep & NONE_BY_BATCH
+            or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
+        )
         v = as_test(part, v) if is_asked else v
-        if v.sort == sorts.BLOCK_LENGTH:
+        if v.sort in (sorts.BLOCK_LENGTH, ("none test",)):
             return v
         const = UNKNOWN if v.const is UNKNOWN else not v.const
         if is_defined(part, v) and name_of(part) not in self.env:
@@ -223,7 +229,7 @@ class Operators(Names):
         if len(self.effects) > mark and test.dep & DIFFERS:
             self.conditional_part(test, line_of(parts[1]) or line_of(parts[2]), mark, parts[0], middle=middle)
         self.needs = needs
-        part_messages(self, test, parts[0], messages)
+        part_messages(self, test, paths_in(parts[0]), messages)
         if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
             self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
@@ -235,6 +241,7 @@ class Operators(Names):
         may_miss = (a.const is None) != (b.const is None) and asks_if_there(parts[0], parts[1 + (a.const is None)])
         if may_miss and is_of_batch and not self.link.project.is_sorted_by(parts[0]):
             both = both._replace(dep=both.dep | MISSING)
+        both = both if test.dep or (a.const is None) == (b.const is None) else as_asked_for(self, parts[0], both)
         if (a.dep ^ b.dep) & UNEVEN and test.kind == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)
         differs = a.const is UNKNOWN or a.const != b.const
@@ -361,8 +368,8 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
             return tested
         if tested.sort == sorts.BATCH:
             return Value(OWN_BATCH, sort=sorts.TEST)
-        if tested.kind == "none with" and not tested.dep:  # what a function gives that was given a parameter
-            return Value(params=frozenset(tested.sort[1:]), sort=("none test",))
+        if tested.kind == "none with" and not tested.dep:
+            return as_test(parts[0], tested)
         if tested.dep & FAILED:
             return Value(FAILED)
         if tested.const is None and is_fixed(frame, parts[0]):

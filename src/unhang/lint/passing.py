@@ -12,6 +12,7 @@ from unhang.lint.divergence import dimensions, is_replaced
 from unhang.lint.graphs import found_in_backward
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
+from unhang.lint.nones import as_given
 from unhang.lint.operators import Operators
 from unhang.lint.samplers import ends_by_setting, holds_items, scores_share
 from unhang.lint.settling import plain_length, raised_by_call, settle
@@ -271,11 +272,7 @@ class Passing(Operators):
             return Value(sort=fills)
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
-        if agrees:
-            return Value(sort=sorts.AGREED)
-        result = self._result(summary, given)
-        asked = [v.sort[1] for i, (_, v) in given.items() if i in general.none_with and v.kind == "param"]
-        return result._replace(sort=("none with", *asked)) if len(asked) == 1 and result.sort is None else result
+        return Value(sort=sorts.AGREED) if agrees else as_given(self._result(summary, given), general, given)
 
     def _change(
         self, sort: tuple[Any, ...], called: str, function: Function, summary: Summary,

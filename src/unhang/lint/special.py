@@ -90,6 +90,8 @@ def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
     if v.dep & NONE_BY_BATCH:
         return Value(LOSS, NO_PARAMS, sorts.TEST)
+    if v.kind == "none with" and not v.dep:  # what a function gives that was given a parameter
+        return Value(params=frozenset(v.sort[1:]), sort=("none test",))
     if v.sort == sorts.BLOCK_LENGTH or (v.sort == sorts.BLOCK and isinstance(e, Ref)):
         return Value(RANK, sort=sorts.BLOCK_LENGTH)
     if not isinstance(e, Ref | Call) or v.sort is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, sorts
 from unhang.lint.divergence import Cause, finding_of
 from unhang.lint.ir import Call, Const, Expr, Function, Op, Ref, With, calls_in
 from unhang.lint.special import called_name, name_of, paths_in
-from unhang.lint.values import MOST_WAY, NO_PARAMS, RANK, Effect, Place, Summary, Value
+from unhang.lint.values import DIFFERS, DRAWN, MOST_WAY, NO_PARAMS, RANK, Effect, Place, Summary, Value, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -36,6 +37,18 @@ def note_call(frame: Passing, node: Call, full: str, name: str, args: list[Value
         frame.emit(Effect("broadcast", "", (frame.place(node, name),)))
 
 
+def runs_inner(
+    frame: Operators, node: Call, name: str, sort: tuple[Any, ...] | None, args: list[Value]
+) -> Value | None:
+    """The inner module is called; what it gives, where each rank leaves out something else."""
+    if sort not in (sorts.RAW, sorts.INNER):
+        return None
+    note_norms(frame, node, name)
+    if sort == sorts.INNER or not frame.link.drops_out or frame.link.is_evaluated(frame.function):
+        return None
+    return Value(mixed(*args).dep & DIFFERS | DRAWN)
+
+
 def note_norms(frame: Operators, node: Call, name: str) -> None:
     """The inner module of a wrapped one runs while it trains: its norms meet those of all ranks, where they are converted."""
     if not frame.link.norms_meet or frame.link.is_evaluated(frame.function):
@@ -57,15 +70,15 @@ def take_messages(frame: Operators, summary: Summary, place: Place) -> None:
     frame.messages += [e._replace(way=(place, *e.way)[:MOST_WAY]) for e in summary.messages]
 
 
-def part_messages(frame: Operators, cause: Value, test: Expr, mark: int) -> None:
-    """Messages from `mark` on are sent or received by some ranks alone."""
-    if len(frame.messages) > mark and (cause.dep & RANK or _asks_property(frame, test)):
+def part_messages(frame: Operators, cause: Value, names: Iterable[str], mark: int) -> None:
+    """Messages from `mark` on are sent or received by some ranks alone. `names`: of what the condition asks for."""
+    if len(frame.messages) > mark and (cause.dep & RANK or _asks_property(frame, names)):
         frame.messages[mark:] = [e._replace(is_often=True) for e in frame.messages[mark:]]
 
 
-def _asks_property(frame: Operators, test: Expr) -> bool:
+def _asks_property(frame: Operators, names: Iterable[str]) -> bool:
     """Whether a condition asks for a property of what is called like its class, and that is by the rank: `if stages.is_first`."""
-    for path in paths_in(test):
+    for path in names:
         owner, _, name = path.rpartition(".")
         at = frame.link.project.by_receiver(owner, name, is_exact=True) if owner else None
         if at is not None and frame.link.project.function(*at).is_property:

@@ -64,3 +64,36 @@ def meets(root):
 def meets_for_all(root):
     if newest(os.path.join(root, "run")) is None:
         dist.barrier()
+
+
+def newest_by_truth(folder):
+    if not folder:
+        return None
+    return os.path.join(folder, "last.pt")
+
+
+def restored_by_truth(folder):
+    path = newest_by_truth(folder) if folder else None
+    if not path:
+        return 0
+    return torch.load(path)["step"]
+
+
+def first_part(folder):
+    return None if folder is None else os.path.join(folder, "first")
+
+
+def trains_from(root, steps, loss):
+    step = restored_by_truth(folder_of_first(root))
+    for _ in range(step, steps):
+        dist.all_reduce(loss)  # LNT110
+
+
+def meets_in_part(root):
+    if first_part(folder_of_first(root)) is not None:
+        dist.barrier()  # LNT101
+
+
+def meets_in_part_of_all(root):
+    if first_part(os.path.join(root, "run")) is not None:
+        dist.barrier()
