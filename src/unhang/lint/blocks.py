@@ -241,8 +241,11 @@ class Blocks(Branches):
         self.untils += untils
         orders = [over.kind] if is_for and has_own_order(over) else []
         self.orders += orders
+        is_own = is_for and over.sort == ("many", sorts.BATCH)
+        self.loops_over_own += is_own
         self.rounds += [] if is_for else [over]
         end = self.block(s.body)
+        self.loops_over_own -= is_own
         del self.untils[len(self.untils) - len(untils) :]
         del self.orders[len(self.orders) - len(orders) :]
         del self.rounds[len(self.rounds) - (not is_for) :]

@@ -28,7 +28,15 @@ from unhang.lint.keeping import (
 )
 from unhang.lint.nones import given_with
 from unhang.lint.orders import fill_in_order
-from unhang.lint.samplers import by_draw, ends_for_some, found_in_shares, is_filled_up, is_part_of, put, setting_asked
+from unhang.lint.samplers import (
+    ends_for_some,
+    found_in_shares,
+    gives_by_own,
+    is_filled_up,
+    is_part_of,
+    put,
+    setting_asked,
+)
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
     ENDS,
@@ -346,7 +354,7 @@ class Frame(Blocks):
     def _leave_generator(self, s: Leave, by_rank: bool) -> None:
         """Notes what a `yield`, or a way out of a generator, says of how many items it gives on each rank."""
         if s.kind in ("yield", "continue"):
-            is_of_share = by_rank or (s.kind == "yield" and (self._uneven_loops > 0 or by_draw(self)))
+            is_of_share = by_rank or (s.kind == "yield" and (self._uneven_loops > 0 or gives_by_own(self)))
             if self._endless:
                 self._is_uneven_round |= is_of_share
             else:

@@ -63,7 +63,7 @@ class Names:
         self.line_now = 0  # of the statement that is followed
         self.loops = self.no_sync = self.uneven_is_fine = self.is_leaving = 0
         self.guesses = 0  # how many calls around are of objects whose class was told by a name alone
-        self._endless = self._uneven_loops = self._fills = 0
+        self._endless = self._uneven_loops = self._fills = self.loops_over_own = 0
         self._round, self._leaves_together = -1, False
         self._unsure = self._no_exits = 0
         self._over_parameters: list[int] = []
@@ -71,7 +71,7 @@ class Names:
         self._implied: list[int] = []
         self.rounds: list[Value] = []  # what the conditions of these are worth
         self._limits: list[frozenset[str]] = []  # names in the conditions of the `while` loops around
-        self._line, self._is_empty = 0, False  # of the assignment that is followed
+        self._line, self._is_empty = 0, False  # of the assignment
         # What was met so far.
         self.ways_out: list[Exit] = []
         self.raises: set[Raised] = set()  # by what differs

@@ -329,7 +329,7 @@ class Operators(Names):
         if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item
             is_plain = at.kind == "param"
             dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
-        dep |= at.dep & DRAWN  # what is picked in an order of its own
+        dep |= at.dep & (DRAWN | (OWN_BATCH if at.sort == sorts.BATCH else 0))  # what is picked in an order of its own
         return Value(dep, v.params) if dep or v.params else PLAIN
 
 

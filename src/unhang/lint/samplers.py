@@ -28,7 +28,7 @@ from unhang.lint.ir import (
 )
 from unhang.lint.keeping import has_all_gradients, is_by_batch
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DRAWN, LOSS, MAYBE, RANK, UNEVEN, Given, Summary, Value
+from unhang.lint.values import DRAWN, LOSS, MAYBE, OWN_BATCH, RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.divergence import Cause
@@ -63,13 +63,28 @@ def put(frame: Operators, path: str, is_begun: bool) -> None:
         elif held and not any(map(partial(is_reduced, frame), held)):
             frame.env[name] = Value(given, sort=sorts.PICKED)
         else:
-            frame.env[name] = Value(given, sort=sorts.FILLED if not held and is_by_batch(frame) else None)
+            of = frame.last_given[0].sort if frame.last_given else None
+            many = (
+                ("many", of) if of is not None and of[0] == "ragged" else None
+            )  # joined, they are as long as it happens
+            frame.env[name] = Value(given, sort=sorts.FILLED if not held and is_by_batch(frame) else many)
 
 
 def by_draw(frame: Operators) -> bool:
     """Whether an item more comes of what this rank has drawn: not one of two, whichever it is."""
     lines = {c.line for c, *_ in frame.conditions if c.value.dep & DRAWN and not c.value.dep & RANK}
     return any(not n.orelse and not isinstance(n.body[-1], Leave) for n in _conditions(frame.function, lines))
+
+
+def gives_by_own(frame: Operators) -> bool:
+    """Whether a generator gives an item more by what this rank has drawn, or by its own samples."""
+    return by_draw(frame) or by_size(frame)
+
+
+def by_size(frame: Operators) -> bool:
+    """Whether an item more comes of how large this rank's own samples are: `if total + size > budget`."""
+    inside = [c for c, *_ in frame.conditions if frame.loops_over_own and ("<" in c.text or ">" in c.text)]
+    return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in inside)
 
 
 def _conditions(function: Function, lines: AnySet[int]) -> list[If]:

@@ -194,6 +194,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     first = args[0].sort if args else None
     if full in _OF_LISTS and first in (sorts.FILLED, sorts.OWN_KEYS):
         return Value(joined.dep & ~UNEVEN, joined.params, ("ragged", "a list of what this rank has met"))
+    if full in ("torch.cat", "torch.concat") and first is not None and first[0] == "many" and first[1][0] == "ragged":
+        return Value(joined.dep, joined.params, first[1])
     if full == "pickle.dumps" or (full in _OF_BYTES and first == _PICKLED):
         return Value(0, NO_PARAMS, _PICKLED)
     if base.kind in ("odd", "ragged"):

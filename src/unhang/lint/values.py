@@ -143,6 +143,8 @@ def either(a: Value, b: Value) -> Value:
     sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF, sorts.DRAWS) if s in both), None) or (
         both[0] if both and both[0] == both[-1] else None
     )
+    if sort is None:
+        sort = next((s for s in both if s[0] == "many" and s[1][0] == "ragged" and sorts.COLLECTED in both), None)
     if sort is not None and sort[0] == "ragged" and len(both) < 2:  # padded in one of the branches
         sort = None
     if len(both) == 2 and both[0][0] == both[1][0] == "tuple" and len(both[0][1]) == len(both[1][1]):

@@ -271,6 +271,7 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
+    **dict.fromkeys((f"torch.utils.data.{of}DistributedSampler" for of in ("", "distributed.")), lambda f, n, a: Value(sort=("many", sorts.BATCH))),
     "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
     "torch_xla.core.xla_model.xla_device": lambda f, n, a: Value(sort=sorts.CORE), "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
