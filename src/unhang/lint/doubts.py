@@ -25,7 +25,7 @@ from unhang.lint.ir import (
     calls_in,
     nodes_in,
 )
-from unhang.lint.special import COMPARISONS, name_of, paths_in
+from unhang.lint.special import COMPARISONS, ENDS, name_of, paths_in
 from unhang.lint.tensors import agrees_by_name
 from unhang.lint.values import RANK, Effect
 
@@ -292,3 +292,18 @@ def _derived(bindings: Sequence[Set], given: set[str]) -> set[str]:
 
 def _mentions(e: Expr, names: set[str]) -> bool:
     return not names.isdisjoint(p.partition(".")[0] if p.endswith((".values", ".items")) else p for p in paths_in(e))
+
+
+def ends_well(frame: Operators, raised: Expr) -> bool:
+    """Whether an exception ends the process without a failure, by its name or by what it is made of."""
+    name = raised.func if isinstance(raised, Call) else raised
+    if (
+        isinstance(raised, Call)
+        and name == Ref("SystemExit")
+        and raised.args
+        and raised.args[0] not in (Const(0), Const(None))
+    ):
+        return False  # the launcher sees a failure
+    symbol = frame.link.project.symbol_of(frame.file, name.path) if isinstance(name, Ref) else None
+    bases = frame.link.project.base_names(symbol.file, symbol.name) if symbol and symbol.kind == "class" else set()
+    return ENDS.search(name_of(raised)) is not None or any(ENDS.search(b) for b in bases)

@@ -11,7 +11,7 @@ from unhang.lint.arguments import found_in_environment, found_in_groups, found_i
 from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
 from unhang.lint.divergence import Cause, Exit, asks_if_empty
-from unhang.lint.doubts import works
+from unhang.lint.doubts import ends_well, works
 from unhang.lint.graphs import added, note_bare, note_graph, with_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
@@ -39,7 +39,6 @@ from unhang.lint.samplers import (
 )
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
-    ENDS,
     ends_process,
     has_own_order,
     is_collected,
@@ -299,7 +298,7 @@ class Frame(Blocks):
             self._given_out.append(value)
             self._never_ends |= self._endless > 0
             return ""
-        if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
+        if s.kind == "raise" and not (s.value is not None and ends_well(self, s.value)):
             self._raise(s)
             return "raise"
         if s.kind == "return" and self._in_forward() and not self._unsure:
@@ -387,20 +386,6 @@ class Frame(Blocks):
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], 0, self.needs)
             way_out.is_open = True
             self.ways_out.append(way_out)
-
-    def _ends_well(self, raised: Expr) -> bool:
-        """Whether an exception ends the process without a failure, by its name or by what it is made of."""
-        name = raised.func if isinstance(raised, Call) else raised
-        if (
-            isinstance(raised, Call)
-            and name == Ref("SystemExit")
-            and raised.args
-            and raised.args[0] not in (Const(0), Const(None))
-        ):
-            return False  # the launcher sees a failure
-        symbol = self.link.project.symbol_of(self.file, name.path) if isinstance(name, Ref) else None
-        bases = self.link.project.base_names(symbol.file, symbol.name) if symbol and symbol.kind == "class" else set()
-        return ENDS.search(name_of(raised)) is not None or any(ENDS.search(b) for b in bases)
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {
