@@ -121,7 +121,8 @@ class Branches(Calls):
         end = self.block(body)
         self.conditions.pop()
         self.alone_before = alone if why.value.dep & RANK else self.alone_before
-        part_messages(self, why.value, _NAME.findall(why.text), messages)
+        if len(self.messages) > messages:
+            part_messages(self, why.value, _NAME.findall(why.text), messages)
         filled, self._filled = self._filled, self._filled | before
         return end, filled
 

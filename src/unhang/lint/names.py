@@ -265,9 +265,8 @@ class Names:
             return found
         if name in _TENSOR_FACTS:
             if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
-                part = LOSS if (sort is None and v.dep & OWN_BATCH) or (kind == "ragged" and v.dep & DATA) else 0
-                is_long = kind != "ragged" or part  # how many a mask has picked of the batch
-                return Value(v.dep & DATA | part, v.params, sorts.LENGTH if is_long else None)
+                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
+                return Value(v.dep & DATA | part, v.params, sorts.LENGTH if kind != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if kind in ("out", "of"):
             return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v

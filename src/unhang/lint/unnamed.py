@@ -88,6 +88,8 @@ def _asks_property(frame: Operators, names: Iterable[str]) -> bool:
 
 def close_messages(frame: Operators, summary: Summary) -> None:
     """A function in which some ranks receive, and some send, hands something on from rank to rank: all of them must come to it."""
+    if not frame.messages:
+        return
     first = {e.op: e for e in reversed(frame.messages)}
     parted = {e.op: e for e in reversed(frame.messages) if e.is_often}
     if len(parted) == 2:

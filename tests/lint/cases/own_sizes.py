@@ -109,21 +109,3 @@ def joins_and_fills(loader, most):
     found = torch.cat(found)
     found = torch.nn.functional.pad(found, (0, 0, 0, most - len(found)))
     dist.all_gather([torch.zeros_like(found)] * 4, found)
-
-
-def asks_how_many(loader, net):
-    model = DDP(net)
-    for images, boxes in loader:
-        boxes = boxes[boxes[:, 4] > 0]
-        if boxes.shape[0] == 0:
-            continue  # LNT107
-        model(images).sum().backward()
-
-
-def asks_how_wide(loader, net):
-    model = DDP(net)
-    for images, boxes in loader:
-        boxes = boxes[boxes[:, 4] > 0]
-        if boxes.shape[1] == 5:
-            continue
-        model(images).sum().backward()
