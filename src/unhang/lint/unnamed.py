@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ENDS = {f"torch.distributed.{name}": name.lstrip("i") for name in ("send", "isend", "recv", "irecv")}
 _TRACES = {"torch.jit.trace", "torch.jit.trace_module"}
+_ASKS_OTHERS = re.compile(r"!=|(?<!is )\bnot\b")
 _ASKS_MANY = re.compile(r"[<>%]| in ")
 _OF_MODEL = re.compile(r"transformers\.\w*Model\w*\.from_pretrained")
 _STAGES, _NORMS = "stages", "norms"
@@ -109,6 +110,8 @@ def found_alone(frame: Branches, cause: Cause, here: list[Effect], there: list[E
     one = next(e for e in here + there if e.op in UNNAMED)
     if one.op == _NORMS and v.zero is None:
         return
+    if one.op == _STAGES and (one in here) is bool(_ASKS_OTHERS.search(cause.text)):
+        return  # it is all but one that come to it: a role of their own
     if one.op == _NORMS:
         one = one._replace(op="forward", hidden="SyncBatchNorm")
     frame._report(finding_of(cause, one, frame.path), one)

@@ -77,3 +77,24 @@ def two_roles(hidden):
 def meets_on_the_last():
     if is_last_rank():
         dist.barrier()  # LNT101
+
+
+WRITER = 3
+
+
+def exchanges(rank, mine):
+    theirs = mine.clone()
+    if rank == 0:
+        dist.send(mine, 1)
+        dist.recv(theirs, 1)
+    else:
+        dist.recv(theirs, 0)
+        dist.send(mine, 0)
+    return theirs
+
+
+def a_role_of_all_but_one(rank, mine):
+    if rank == WRITER:
+        print(mine)
+    else:
+        exchanges(rank, mine)
