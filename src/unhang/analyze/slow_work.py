@@ -179,3 +179,42 @@ def crowded(events: Events) -> Crowd | None:
         if own is not None and count and float(load["load"]) > _CROWDED * count:
             return Crowd(float(load["load"]), count, (own, load))
     return None
+
+
+_LEAST_BARS, _LONG_STEP_S = 3, 20.0
+_FORCED = {"NCCL_IB_DISABLE": ("1", "2"), "NCCL_NET": ("Socket", "socket"), "NCCL_NET_PLUGIN": ("none",)}
+
+
+class OverSockets(NamedTuple):
+    """What keeps NCCL off the fast network, and how long a step takes; `setting`: the variable that forbids it, if one does; `told`: the line that calls it slow."""
+
+    why: LogEvent
+    way: LogEvent
+    told: LogEvent
+    setting: str
+    step_s: float
+
+
+def over_sockets(events: Events) -> OverSockets | None:
+    """Traffic between nodes that goes through TCP alone as the plugin of the fast network failed, or a variable forbids it, in a job whose steps are slow.
+
+    Slow by the program's own comparison; or, where the plugin failed, by bars whose last steps took twenty seconds and more.
+    """
+    between = events.of("nccl.channel_net")
+    if not between or any(e["network"] != "Socket" for e in between):
+        return None
+    told = events.of("pace.told_slow")
+    if refused := events.of("nccl.plugin_failed"):
+        bars = [(e, _step_s(e)) for e in events.of("progress.bar") if e["rate"]][-_LEAST_BARS:]
+        is_long = len(bars) == _LEAST_BARS and all(seconds >= _LONG_STEP_S for _, seconds in bars)
+        if told or is_long:
+            slow, seconds = (told[-1], 0.0) if told else bars[-1]
+            return OverSockets(refused[0], between[0], slow, "", seconds)
+    forced = (e for e in events.of("environment.nccl_set") if e["value"] in _FORCED.get(e["name"], ()))
+    setting = next(forced, None) if told else None
+    return OverSockets(setting, between[0], told[-1], setting["name"], 0.0) if setting is not None else None
+
+
+def _step_s(bar: LogEvent) -> float:
+    rate = float(bar["rate"])
+    return rate if bar["unit"] == "s/it" else 1 / rate if rate else 0.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from unhang.analyze.failures import Failure, early_leavers, is_communication_error
 from unhang.analyze.lines.first_errors import SeenError, errors_of, first_error, ranks_of
-from unhang.analyze.lines.unshared import named_apart
+from unhang.analyze.lines.unshared import Written, named_apart, written_by_several
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Frame, LogEvent, RaisedError, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
@@ -255,7 +255,7 @@ _OF_PROCESSES = tuple(f"multiprocessing/{name}.py" for name in ("resource_sharer
 
 def is_file_race(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
-    if is_half_written(s, first):
+    if is_half_written(s, first) or written_at_once(s, first) is not None:
         return True
     error, is_unshared = first.error, first.names("cause.file_not_shared")
     # The program found a path that it does not want, and said so in its own words: the system's have a number.
@@ -296,6 +296,11 @@ def is_half_written(s: Situation, first: FirstException) -> bool:
     is_of_this_run = bool(error.file) and 0 < started < error.file_written_ns and not _IS_WHOLE.search(error.message)
     is_fresh = abs(error.time_ns - error.file_written_ns) < _FRESH_NS
     return is_of_this_run and is_fresh and bool(first.failures) and 0 < len(first.ranks) < len(s.case.world)
+
+
+def written_at_once(s: Situation, first: FirstException) -> Written | None:
+    """What several ranks said they write, if this exception finds it broken."""
+    return None if first.seen is None else written_by_several(s, first.text, first.ranks, first.seen.order)
 
 
 def _after(s: Situation, failure: Failure) -> str:

@@ -21,7 +21,7 @@ OF_LIBRARIES = lazy_pattern(
 )
 # `[rank 3]`, `rank=3`, `R3 |`, `[gpu 1]`: a name that the program itself puts into its line.
 _OWN = lazy_pattern(
-    r"(?<![\w/.])(?:global[_ ])?[Rr](?:ank|ANK)[ _:=#-]{0,2}(\d{1,5})\b|[\[(|]\s*(?:[Rr]|gpu|GPU|[Pp]roc(?:ess)?|[Ww]orker|dev(?:ice)?|cuda)[ _:#-]?(\d{1,5})\s*[\])|/:]"
+    r"(?<![\w/.])(?:global[_ ])?[Rr](?:ank|ANK)[ _:=#-]{0,3}(\d{1,5})\b|[\[(|]\s*(?:[Rr]|gpu|GPU|[Pp]roc(?:ess)?|[Ww]orker|dev(?:ice)?|cuda)[ _:#-]?(\d{1,5})\s*[\])|/:]"
 )
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 

@@ -173,7 +173,7 @@ class Unlike(NamedTuple):
     """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank.
 
     `odd`: the ranks that stand apart in their calls as well, where that is how the numbers were found. `is_rounds`: they count batches, or what
-    makes them; `is_fewer`: and those of `odd` are fewer than those of all others.
+    makes them; `is_fewer`: and those of `odd` are fewer than those of all others. `place`: which of the numbers it is, where it alone sets them apart.
     """
 
     lines: Sequence[OwnLine]
@@ -181,6 +181,7 @@ class Unlike(NamedTuple):
     odd: tuple[int, ...] = ()
     is_rounds: bool = False
     is_fewer: bool = False
+    place: int | None = None
 
 
 def unlike_numbers(s: Situation) -> Unlike | None:
@@ -280,7 +281,8 @@ def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) ->
         by_round = [{lines[i].values[place] for lines in told.values()} for i in range(count)]
         is_whole = all(v.lstrip("+-").isdecimal() for values in by_round for v in values)
         if is_whole and len(by_round[-1]) > 1 and all(len(values) == 1 for values in by_round[:-1]):
-            return Unlike(last, bool(_SHAPE.search(last[0].words)), is_rounds=_counts_rounds(last[0], place))
+            is_rounds = _counts_rounds(last[0], place)
+            return Unlike(last, bool(_SHAPE.search(last[0].words)), is_rounds=is_rounds, place=place)
     return None
 
 

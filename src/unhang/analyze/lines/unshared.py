@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.by_kind import Events
+from unhang.analyze.lines.own_lines import OwnLine, own_lines
 from unhang.model import LogEvent
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -78,3 +79,39 @@ def computing_on_one(events: Events) -> Sequence[LogEvent]:
         seen.setdefault(e["pid"] or e["pid_"], set()).add(e["device"] or e["index"])
     is_one = len({e["device"] for e in guessed.values()}) == 1 and len(set().union(*seen.values())) == 1
     return (*guessed.values(), *apps[:4]) if is_one and 1 < len(guessed) <= len(seen) else ()
+
+
+_WRITES = lazy_pattern(
+    r"\b(?:download|extract|unpack|unzip|untar|decompress|writ|updat|convert|sav|creat|generat|preprocess|prepar|dump)(?:ing|es)\b"
+    r".{0,200}?\b(?:to|into|in|at)[: ]+['\"]?(?P<path>(?:\.{0,2}/|~/|[\w.-]+/)[\w./-]{1,200})",
+    re.IGNORECASE,
+)
+_BROKEN = lazy_pattern(
+    r"end-of-stream marker|unexpected end of (?:data|file)|BadZipFile|not a zip file|not a gzip file|failed finding central directory"
+    r"|(?:archive|zip|file|header)\b.{0,40}\b(?:corrupt\w*|truncated|incomplete)|\bcorrupted\b|Ran out of input|pickle data was truncated|UnpicklingError"
+    r"|Error -3 while decompressing|CRC check failed|(?:hash|checksum|md5)\b.{0,40}\b(?:mismatch|not match)|file too short|MetadataIncompleteBuffer"
+)
+_ANY_PATH = lazy_pattern(r"(?:\.{0,2}/|~/|\w[\w.-]*/)[\w.-]+(?:/[\w.-]+)*")
+
+
+class Written(NamedTuple):
+    """A file or folder that several ranks said they write: the last such line of each."""
+
+    path: str
+    lines: Sequence[OwnLine]
+
+
+def written_by_several(s: Situation, error: str, ranks: Sequence[int], order: int) -> Written | None:
+    """What several ranks said they write, where an exception finds such a file broken: one in it, or, where it names none, that of its own rank."""
+    if not _BROKEN.search(error):
+        return None
+    told: dict[str, dict[int, OwnLine]] = {}
+    for line in own_lines(s):
+        if line.rank is not None and line.order < order and (found := _WRITES.search(line.line.text)):
+            told.setdefault(found["path"].rstrip("/."), {})[line.rank] = line
+    named = [m[0] for m in _ANY_PATH.finditer(error)]
+    for path, lines in told.items():
+        is_it = any(n == path or n.startswith(f"{path}/") or path.endswith(f"/{n}") for n in named)
+        if len(lines) > 1 and (is_it or (not named and not set(ranks).isdisjoint(lines))):
+            return Written(path, [lines[r] for r in sorted(lines)])
+    return None

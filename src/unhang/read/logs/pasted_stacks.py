@@ -53,6 +53,9 @@ _LAUNCHER = re.compile(r"torch/distributed/(?:elastic/agent/|launcher/|run\.py)"
 _SERVES = ("ray/_private/worker.py", "main_loop")
 _SPY_FRAME = re.compile(r"^\s*(?P<function>[\w<>.:]+(?: \[\w+\])?) \((?P<file>[^()\s]+?)(?::(?P<line>\d+))?\)\s*$")
 
+# One of native code, as `py-spy dump --native` prints it: C++ names have arguments and templates, and a library without symbols has none.
+_NATIVE_FRAME = re.compile(r"^\s+(?P<function>\?{3}|[A-Za-z_~].{0,300}?) \((?P<file>[^()\s]{1,200}\.so[.\d]*)\)\s*$")
+
 
 @dataclass(frozen=True, slots=True)
 class PastedStack:
@@ -207,7 +210,7 @@ def _frame(text: str, in_stack: bool) -> Frame | None:
     """A frame; a line that merely looks like py-spy's, or like gdb's from the middle on as in C++'s traces, counts only in a stack."""
     match = _FAULT_FRAME.match(text) or (_GDB_FRAME.match(text) if in_stack or text.startswith("#0 ") else None)
     if match is None and in_stack:
-        match = _SPY_FRAME.match(text) or _COLLECTIVE_FRAME.match(text)
+        match = _SPY_FRAME.match(text) or _NATIVE_FRAME.match(text) or _COLLECTIVE_FRAME.match(text)
     if match is None:
         return None
     parts = match.groupdict()

@@ -40,6 +40,7 @@ from unhang.rules.failure import (
     names_cause,
     same_failures,
     text_of,
+    written_at_once,
 )
 from unhang.rules.host_waits import end_the_thread
 from unhang.rules.known_repairs import of_allocation
@@ -52,6 +53,7 @@ from unhang.rules.log_lines import (
     not_outlived,
     only_rank,
     quote,
+    quote_own,
     rank_of_actor,
     ranks_in,
     ranks_of_devices,
@@ -110,9 +112,11 @@ def filesystem_race(s: Situation) -> Found | None:
     if first is None or not is_file_race(s, first):
         return None
     if is_half_written(s, first):
-        error = first.error
-        words = {"head": first.head, "file": error.file, "bytes": error.file_bytes}
+        words = {"head": first.head, "file": first.error.file, "bytes": first.error.file_bytes}
         return found_at_first(s, first, 0.88, words, say="half", fixes=("whole", "wait"))
+    if (written := written_at_once(s, first)) is not None:
+        found = found_at_first(s, first, 0.88, {"file": written.path, "head": first.head}, say="once", fixes=("wait",))
+        return replace(found, evidence=(*quote_own(written.lines[:2]), *found.evidence), culprits=(), is_root=True)
     if (nodes := _other_nodes(s, first)) is not None:
         return found_at_first(s, first, 0.93, {"head": first.head, **nodes}, say="node", fixes=("each node",))
     fixes = tuple(filter(None, (of_moved(first.error.frames) or of_existing(first.error),))) + of_path(first.head)
@@ -122,10 +126,8 @@ def filesystem_race(s: Situation) -> Found | None:
 def _other_nodes(s: Situation, first: FirstException) -> dict[str, str] | None:
     """The ranks that found the path, where all those of whole nodes did not: who made it did so on another machine's disk."""
     others = [r for r in s.case.ranks if r not in first.ranks]
-    is_missing = first.error.type.endswith("FileNotFoundError")
-    if not is_missing or not first.failures or not others or not are_whole_nodes(s.case, first.ranks):
-        return None
-    return {"others": w.name_ranks(others)}
+    is_missing = first.error.type.endswith("FileNotFoundError") and bool(first.failures and others)
+    return {"others": w.name_ranks(others)} if is_missing and are_whole_nodes(s.case, first.ranks) else None
 
 
 @rule("gpu-out-of-memory")

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from unhang.analyze.lines import told_apart
 from unhang.analyze.lines.first_errors import first_error
-from unhang.analyze.lines.log_progress import work_before_the_wait
+from unhang.analyze.lines.log_progress import trained_on_after, work_before_the_wait
 from unhang.analyze.lines.logged_calls import lines_of
 from unhang.analyze.lines.odd_ones import Told, counted_past, late_in_common_work, told_its_end
 from unhang.analyze.lines.own_lines import OwnLine
@@ -18,8 +18,9 @@ from unhang.read.ras import Counts, Member, Report, reports_in
 from unhang.rules import wording as w
 from unhang.rules.advice import OF_THE_DATA, OF_THE_PROGRAM, SEE_IT
 from unhang.rules.base import OTHERWISE, Find, Found, Names, rule
-from unhang.rules.log_lines import MOST_WORDS, quote, quote_own
+from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
 
+_MOST_RANKS = 4096
 T = TypeVar("T")
 
 
@@ -102,12 +103,16 @@ def call_of_a_few(s: Situation, few: told_apart.FewInACall) -> Found:
     )
 
 
+def _side_of(line: OwnLine, unlike: told_apart.Unlike) -> Sequence[str]:
+    if unlike.is_fewer:
+        return (str(line.rank in unlike.odd),)
+    return line.values if unlike.place is None else (line.values[unlike.place],)
+
+
 @_told_by("unlike-numbers", told_apart.unlike_numbers)
 def unlike_in_the_last_round(s: Situation, unlike: told_apart.Unlike) -> Found:
     """A shape is of a tensor that they exchange; batches are what a loop goes by, and explain that the calls differ; other numbers may decide a branch."""
-    sides = grouped(
-        (line.values if not unlike.is_fewer else (str(line.rank in unlike.odd),), line) for line in unlike.lines
-    )
+    sides = grouped((_side_of(line, unlike), line) for line in unlike.lines)
     fewest = min(map(len, sides.values()))
     few = [side for side in sides.values() if len(side) == fewest]
     culprits = unlike.odd or (tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ())
@@ -122,6 +127,20 @@ def unlike_in_the_last_round(s: Situation, unlike: told_apart.Unlike) -> Found:
         fixes=OF_THE_DATA if is_rounds else OF_THE_PROGRAM,
         cause="size-mismatch" if unlike.is_shape else "uneven-inputs" if is_rounds else "",
     )
+
+
+@rule("fewer-shards")
+def fewer_shards(s: Situation) -> Found | None:
+    """Where somebody waited too long and nobody had trained on since; the ranks that the library's way to share leaves without one."""
+    events = [e for e in s.events.of("loader.few_shards") if not trained_on_after(s.events, e)]
+    if not events or not any(e.says == "hang" and e.order > events[0].order for e in s.events):
+        return None
+    ranks, shards = events[0].number("ranks") or 0, events[0].number("shards") or 0
+    is_of_all = s.case.job.world_size in (None, ranks) and 0 < shards < ranks < _MOST_RANKS
+    none = tuple(range(shards, ranks)) if is_of_all else ()
+    words = {"ranks": ranks, "shards": shards, "who": w.name_ranks(none) if none else "some ranks"}
+    words["have"] = w.verb(none, "has", "have") if none else "have"
+    return found_in(s, events, 0.9, none, words=words, fixes=OF_THE_DATA)
 
 
 @_told_by("took-longer", told_apart.took_longer)

@@ -118,7 +118,7 @@ BARRIERS = ("store.barrier_timed_out", "store.barrier_waiting")
 _COUNTED = ("store.clients_joined", "elastic.rendezvous_timed_out", "launchers.node_unreachable", "hccl.unconnected")
 _DEFAULT_KEYS = ("", "0", "1", "default_pg")
 _MAX_NAMED_WORLD = 4096
-_MOST_AFTER = 10
+_MOST_AFTER, _MISUSE = 10, "launcher-misuse"
 
 
 @rule("rendezvous-incomplete")
@@ -141,13 +141,14 @@ def rendezvous_incomplete(s: Situation) -> Iterator[Found]:
         return
     sizes, is_later = other_sizes(s), all(e.kind.startswith("store.barrier") and not _is_default(e) for e in events)
     say = "later" if is_later else "store"
+    is_refused = any(e["refused"] for e in events)
     if all(e.kind == "launchers.node_unreachable" for e in events):
         say = "login"
     uneven = f" The nodes start {' and '.join(sizes)} processes: a static rendezvous needs the same number on each."
     words = {"what": _who_came(events), "uneven": uneven if sizes else ""}
-    fixes = ("login",) if say == "login" else ("numbers", "first")
+    more = {"fixes": ("login",), "cause": _MISUSE * is_refused} if say == "login" else {"fixes": ("numbers", "first")}
     confidence = sure_beside(s, _of_incomplete(events, sizes, _ran_into_time_limit(s)))
-    yield found_in(s, events, confidence, _missing_ranks(s, events), words=words, say=say, fixes=fixes)
+    yield found_in(s, events, confidence, _missing_ranks(s, events), words=words, say=say, **more)
 
 
 def _incomplete(s: Situation) -> list[LogEvent]:

@@ -17,7 +17,7 @@ from unhang.analyze.lines.training import (
     steps_alone,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.slow_work import crowded
+from unhang.analyze.slow_work import crowded, over_sockets
 from unhang.model import EvidenceLine, Fix, Location, LogLine, Reading
 from unhang.model.findings import name_ranks
 from unhang.rules import wording as w
@@ -134,6 +134,11 @@ def slow_steps(s: Situation) -> Found | None:
     if crowd := crowded(s.events):
         words = {"load": f"{crowd.load:.0f}", "cores": crowd.cores}
         return found_in(s, crowd.events, 0.82, (), words=words, say="cores", fixes=("threads", "no-timeout"))
+    if over := over_sockets(s.events):
+        words = {"how": f" {over.step_s:.0f} s" if over.step_s else " far longer than usual", "name": over.setting}
+        say, cause = ("forced", "misconfigured-env") if over.setting else ("sockets", "")
+        events = (over.why, over.way, over.told)
+        return found_in(s, events, 0.75, (), words=words, say=say, cause=cause, fixes=("network",))
     if last := slower(s.events):
         words = {"before": f"{last.before_s:.3g}", "after": f"{last.after_s:.3g}"}
         return found_in(s, last.events, 0.75, (), words=words, say="slower", fixes=("look", "no-timeout"))
