@@ -38,6 +38,18 @@ FileNotFoundError: [Errno 2] No such file or directory: '/tmp/tmp2z9xkq1m/part_8
 """
 
 
+_CORRUPT = """\
+[rank8]: Traceback (most recent call last):
+[rank8]:   File "/w/data.py", line 118, in extract_archive
+[rank8]:     tar.extractall(path=to_path)
+[rank8]: EOFError: Compressed file ended before the end-of-stream marker was reached
+"""
+
+
+def _downloads(*ranks: int) -> str:
+    return "".join(f"[rank{r}]: Downloading https://h/cifar-10.tar.gz to data/cifar10/cifar-10.tar.gz\n" for r in ranks)
+
+
 def _half(ago_s: float, error: str = "JSONDecodeError: Expecting value") -> Later:
     """Rank 1 could not read a file that was written so many seconds before."""
     text = f"{error}@main:9>load:4"
@@ -100,5 +112,7 @@ CASES = {
             ),
             "a whole file of which the loader refuses a part",
         ),
+        Fires(log_case(_downloads(0, 8) + _CORRUPT), ()),
+        Quiet(log_case(_downloads(8) + _CORRUPT), "one rank alone writes it"),
     ),
 }

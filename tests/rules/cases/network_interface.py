@@ -10,6 +10,9 @@ _BY_FILE = "init_method=file:///home/u/exp/ddp_init rank 1 of 4\n"
 _BOOTSTRAP = "node-a:3:3 [0] NCCL INFO Bootstrap : Using eth0:10.1.0.4<0>\n"
 _REFUSED = "node-a:3:9 [0] include/socket.h:390 NCCL WARN Connect to 10.1.0.9<21724> failed : Connection refused\n"
 
+_LOOP = "worker-{}:31:214 [0] NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:192.168.14.30<0>\n"
+_UP = "worker-a:31:214 [0] NCCL INFO comm 0x7f3a rank 0 nranks 2 cudaDev 0 busId b9000 - Init COMPLETE\n"
+
 CASES = {
     "network-interface": (
         Fires(
@@ -117,5 +120,8 @@ CASES = {
             ),
             "a node without InfiniBand is no fault",
         ),
+        Fires(log_case("".join(map(_LOOP.format, "ab"))), ()),
+        Quiet(log_case(_LOOP.format("a") * 2), "the ranks of one host may use it"),
+        Quiet(log_case("".join(map(_LOOP.format, "ab")) + _UP), "a communicator came up all the same"),
     ),
 }

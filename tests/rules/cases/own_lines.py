@@ -65,6 +65,10 @@ def _in_turn(*turned: int, calls: tuple[str, ...] = _TWO_CALLS, less: int = 0) -
     return "".join(f"[rank{r}] {text}\n" for r, texts in orders.items() for text in texts)
 
 
+_SHARDS = "/v/site-packages/webdataset/workerenv.py:96: UserWarning: world_size 2 > num_shards 1\n"
+_LOADED = "rank 3: model loaded in 61 s\nrank 5: model loaded in 66 s\nrank 0: model loaded in {} s\n"
+_EI0006 = "[rank3]: EI0006: [PID: 9913] 2026-03-11-02:14:20.112 Getting socket times out. Reason: Remote Rank did not send the data in time.\n"
+
 CASES = {
     "told-in-another-order": (
         Fires(log_case(_in_turn(2) + _WAIT), (2,)),
@@ -75,6 +79,19 @@ CASES = {
             "partners send and receive in opposite orders",
         ),
         Quiet(log_case(_in_turn(less=1) + _WAIT), "a rank has not come to the second call"),
+    ),
+    "fewer-shards": (
+        Fires(log_case(_SHARDS + timeouts((0, 9, "BROADCAST", 1), (1, 9, "ALLREDUCE", 1))), (1,)),
+        Quiet(log_case(_SHARDS + "[rank 1] epoch 1: 0 train batches"), "nobody waited"),
+        Quiet(
+            log_case(_SHARDS + "".join(f"step {n} loss 2.{n}\n" for n in range(9)) + timeouts((0, 9, "BROADCAST", 1))),
+            "they trained on",
+        ),
+    ),
+    "late-to-connect": (
+        Fires(log_case(_LOADED.format(244) + _EI0006), (0,)),
+        Quiet(log_case(_LOADED.format(244)), "nobody gave up"),
+        Quiet(log_case(_LOADED.format(95) + _EI0006), "the ranks took about as long as each other"),
     ),
     "skipped-by-some": (
         Fires(log_case(_PLAN + _SKIPPED + _WAIT), (2,)),

@@ -34,6 +34,9 @@ _TWICE = "\n".join(f"initializing ddp: GLOBAL_RANK: {n}, MEMBER: {n + 1}/4" for 
 
 _REFUSED = "RuntimeError: The server socket has failed to listen ... port: 12653 ... EADDRINUSE"
 
+_ROOT = "[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:{} (errno: 13 - Permission denied)."
+_UV = "torch.distributed.DistNetworkError: The server socket has failed to bind. port: {}, useIpv6: 0, code: -13, name: EACCES, message: permission denied"
+
 CASES = {
     "port-in-use": (
         Fires(make_case({}, errors={0: _ERROR}, hang=None, exit_code=1), (0,), 3),
@@ -69,6 +72,8 @@ CASES = {
         ),
         Fires(log_case(f"{_NESTED}{_NESTED}{_REFUSED}"), (), cause="launcher-misuse"),
         Fires(log_case(f"{_NODES}{_REFUSED}"), (), cause="port-in-use"),
+        Fires(log_case(f"{_ROOT.format(97)}\n{_LISTEN}"), (), cause="launcher-misuse"),
+        Fires(log_case(_UV.format(1023)), (), cause="launcher-misuse"),
         Quiet(log_case(f"{_TWICE}\n{_REFUSED}"), "ranks were started twice: launcher-misuse says so"),
     ),
 }

@@ -41,6 +41,27 @@ ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_
 """
 _ENDS_OTHERS = "W0801 14:11:34.1 1 torch/distributed/elastic/multiprocessing/api.py:851] Sending process 5038 closing signal SIGTERM\nERROR:torch"
 
+_KILLED = "mpirun noticed that process rank 3 with PID 4711 on node node-b exited on signal 9 (Killed).\n"
+
+
+def _horovod(*ranks: int, done: int | None = None) -> str:
+    """What ranks raise where Horovod shuts them down; one may have come to the end of its bar."""
+    bars = "".join(f"[1,{r}]<stderr>: 75%|###   | 3/4 [01:40<00:33, 33.19s/it]\n" for r in ranks)
+    if done is not None:
+        bars += f"[1,{done}]<stderr>:100%|####| 4/4 [02:11<00:00, 32.91s/it]\n"
+    return (
+        "$ mpirun -np 4 -H localhost:4 python train.py\n"
+        + bars
+        + "".join(
+            f"[1,{r}]<stderr>:Traceback (most recent call last):\n"
+            f'[1,{r}]<stderr>:  File "train.py", line 141, in train\n'
+            f"[1,{r}]<stderr>:    optimizer.step()\n"
+            f"[1,{r}]<stderr>:RuntimeError: Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce\n"
+            for r in ranks
+        )
+    )
+
+
 CASES = {
     "rank-exited-early": (
         Fires(log_case(_LOG), (0,), 20),
@@ -125,5 +146,9 @@ CASES = {
             "all ended, one after the other",
         ),
         Quiet(log_case(_BOTH), "the launcher was stopped while all were at their ends"),
+        Fires(log_case(_horovod(0, 1, 2, done=3)), (3,), cause="uneven-inputs"),
+        Fires(log_case(_horovod(0, 1, 2)), (3,), cause="rank-exited-early"),
+        Quiet(log_case(_horovod(0, 1, 2, 3)), "every rank was shut down"),
+        Quiet(log_case(_horovod(0, 1, 2) + _KILLED), "the launcher saw it die by a signal"),
     ),
 }

@@ -56,6 +56,16 @@ CASES = {
         Fires(log_case("\n".join(_MEMBER.format(r, r + 1) for r in (1, 0))), (2, 3)),
         Fires(log_case("\n".join([*(_MEMBER.format(r, r + 1) for r in (0, 1)), _WAITS])), (2, 3)),  # 0 has begun, too
         Fires(log_case("node-a: launching\npdsh@node-a: node-b: ssh exited with exit code 255"), ()),
+        Fires(log_case("node-b: Host key verification failed."), (), cause="launcher-misuse"),
+        Fires(
+            log_case(
+                "node-b: u@node-b: Permission denied (gssapi-keyex,publickey,password).\n"
+                "pdsh@node-a: node-b: ssh exited with exit code 255"
+            ),
+            (),
+            cause="launcher-misuse",
+        ),
+        Fires(log_case("ssh: connect to host node-b port 22: No route to host"), (), cause="rendezvous-incomplete"),
         Quiet(
             log_case(
                 "node-b: step 10 loss 2.1\nnode-b: step 20 loss 2.0\npdsh@node-a: node-b: ssh exited with exit code 255"

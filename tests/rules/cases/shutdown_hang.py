@@ -15,6 +15,18 @@ Thread 0x7F81445A8440 (active): "MainThread"
     <module> (app/train.py:554)
 """
 
+_NATIVE = """\
+Process 17604: python benchmark_latency.py -tp 2
+Thread 17604 (active): "MainThread"
+    pthread_cond_wait (libc.so.6)
+    ??? (libhcl.so)
+    std::condition_variable::wait(std::unique_lock<std::mutex>&) (libstdc++.so.6.0.30)
+    __run_exit_handlers (libc.so.6)
+    exit (libc.so.6)
+^CTraceback (most recent call last):
+KeyboardInterrupt
+"""
+
 _TIMEOUT = "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
 
 _STUCK = "[rank2]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n"
@@ -111,6 +123,7 @@ _IN_THE_LOOP = (
 
 CASES = {
     "shutdown-hang": (
+        Fires(log_case(_NATIVE), ()),
         Fires(log_case(_ABORTED), ()),
         Fires(log_case(_PASTED), (0,)),
         Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),

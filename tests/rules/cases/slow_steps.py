@@ -35,6 +35,16 @@ def _bar(seconds: Sequence[float], steps: int = 10) -> str:
     return text
 
 
+_REFUSED = "node-a:950:3125 [0] nccl_net_ofi_create_plugin:1067 NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
+_SET = "node-a:950:3125 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+_BETWEEN = "node-a:950:3125 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/Socket/0\n"
+_TOLD = "[rank 0] WARNING: mean step 5.72 s over 50 steps is 2.28 x the baseline 2.51 s\n"
+
+
+def _bar_at(rate: str) -> str:
+    return "".join(f"Epoch 0: {n}%|#   | {n}/100 [0{n}:00<50:00, {rate}]\n" for n in range(1, 6))
+
+
 def _passes(first_s: float, data_s: float, usual_s: float = 33.2) -> str:
     """Two passes over the data, of which each line tells how long a step took, and until when it had its batch."""
     return "".join(
@@ -59,5 +69,9 @@ CASES = {
         Fires(log_case(_CORES + _bar([4.5] * 20) + _LOAD.format(1934)), ()),
         Quiet(log_case(_CORES + _STEPS + _LOAD.format(412)), "a busy machine"),
         Quiet(log_case("n0: " + _CORES + "n1: " + _LOAD.format(1934) + _STEPS), "the load of another machine"),
+        Fires(log_case(_REFUSED + _BETWEEN + _bar_at("0.03it/s")), (), cause="slow-steps"),
+        Quiet(log_case(_REFUSED + _bar_at("0.03it/s")), "one node: nothing goes through sockets"),
+        Fires(log_case(_SET + _BETWEEN + _bar_at("5.70s/it") + _TOLD), (), cause="misconfigured-env"),
+        Quiet(log_case(_SET + _BETWEEN + _bar_at("33.0s/it")), "a setting, and steps as usual"),
     ),
 }

@@ -331,12 +331,7 @@ def took_longer(s: Situation) -> TookLonger | None:
     if not limits:
         return None
     least = _SHARE_OF_LIMIT * min(limits) / 1000
-    told: dict[str, dict[int, tuple[float, OwnLine]]] = {}
-    for line in own_lines(s):
-        if line.rank is not None and (times := _TOOK.findall(line.said)):
-            number, unit = times[-1]
-            told.setdefault(line.words, {})[line.rank] = float(number) * _UNIT_S.get(unit[0], 1), line
-    for took in told.values():
+    for took in _times(s):
         long = {r for r, (seconds, _) in took.items() if seconds >= least}
         others = sorted(took[r][0] for r in took.keys() - long)
         usual = others[len(others) // 2] if others else 0.0
@@ -346,6 +341,25 @@ def took_longer(s: Situation) -> TookLonger | None:
             lines = [took[r][1] for r in sorted(long)]
             beside = [took[r][1] for r in sorted(took.keys() - long)][:_MOST_SAID]
             return TookLonger(tuple(sorted(long)), [*lines, *beside], max(took[r][0] for r in long), usual)
+    return None
+
+
+def _times(s: Situation) -> Sequence[Mapping[int, tuple[float, OwnLine]]]:
+    """For each kind of line with a time at its end: how many seconds each rank told last."""
+    told: dict[str, dict[int, tuple[float, OwnLine]]] = {}
+    for line in own_lines(s):
+        if line.rank is not None and (times := _TOOK.findall(line.said)):
+            number, unit = times[-1]
+            told.setdefault(line.words, {})[line.rank] = float(number) * _UNIT_S.get(unit[0], 1), line
+    return tuple(told.values())
+
+
+def later_by(s: Situation, seconds: float) -> TookLonger | None:
+    """The one rank that told of a longer time than all others, two at least, by more than so many seconds."""
+    for took in _times(s):
+        *others, (most, last) = sorted(took.items(), key=lambda x: x[1][0])
+        if len(others) >= _FEWEST and last[0] - others[-1][1][0] > seconds:
+            return TookLonger((most,), [last[1], *(x[1] for _, x in others[:_MOST_SAID])], last[0], others[-1][1][0])
     return None
 
 

@@ -27,7 +27,14 @@ _LOCKED = "memlock-limit"
 _OF_WORK = ("progress.", "learn.", "work.")
 _SAY_THEMSELVES = ("scheduler", "launcher")  # such a line is printed where something has failed, and only there
 # Who sees that ranks differ is not who differs.
-_BETWEEN_RANKS = ("code-divergence", "uneven-inputs", "size-mismatch", "collective-order-race", "version-mismatch")
+_BETWEEN_RANKS = (
+    "code-divergence",
+    "uneven-inputs",
+    "size-mismatch",
+    "collective-order-race",
+    "version-mismatch",
+    "p2p-acs-iommu",
+)
 _BELOW = ("kernel", "driver", "device")
 _MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
 _MOST_LAST_WORDS = 30

@@ -9,7 +9,7 @@ from dataclasses import replace
 from unhang.analyze.calls.framework_loops import asks_to_end
 from unhang.analyze.calls.handled import WITH, in_its_handler, led_away, swallowed_by
 from unhang.analyze.failures import Failure, early_leavers
-from unhang.analyze.lines.first_errors import SeenError, errors_of, first_error, is_log_only
+from unhang.analyze.lines.first_errors import SeenError, errors_of, first_error, is_log_only, ranks_of
 from unhang.analyze.program.callpath import innermost, user_path
 from unhang.analyze.program.sides import started_ns
 from unhang.analyze.program.source import Condition, around, ends_block, handles_signal, surroundings
@@ -42,6 +42,7 @@ from unhang.rules.repairs import of_not_finite
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
 _TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
 _PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\s*=\s*)?(?P<peer>\d{1,6})\b")
+_NO_END = ("ending.mpirun_exit", "oom.loading", "oom.host_use", "cuda.setting")
 _LONG_NS = 60 * 1_000_000_000
 # What says that a process failed, or that the job was ended: then a closed connection is its echo.
 _ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
@@ -51,7 +52,7 @@ _ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "wat
 def rank_exited_early(s: Situation) -> Found | None:
     """The first rank that left, if anyone needed it."""
     if is_log_only(s):
-        return _closed_its_connection(s) or _killed_behind_it(s) or _left_at_the_end(s)
+        return _closed_its_connection(s) or _killed_behind_it(s) or _left_at_the_end(s) or _left_horovod(s)
     if (early := leaving.destroyed_before(s)) is not None:
         return _destroyed(s, *early)
     leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
@@ -173,6 +174,36 @@ def _left_at_the_end(s: Situation) -> Found | None:
         s, [ended, *wait.events[:1]], 0.75, (wait.rank,), words=words, say="alone", cause="code-divergence", fixes=(EVERY_RANK_CALLS,),
         collective={"op": wait.op, "seq": wait.seq},
     )  # fmt: skip
+
+
+_OF_HOROVOD, _FAILED = (
+    "Horovod has been shut down",
+    ("ending.mpirun", "ending.killed", "ending.fatal_signal", "oom.", "cuda.", "shm.", "kernel."),
+)
+
+
+def _left_horovod(s: Situation) -> Found | None:
+    """The one rank that did not raise what Horovod raises where a rank ended, and of which nothing tells that it failed: by its bar it was done."""
+    errors = [e for e in errors_of(s) if e.error.frames]
+    shut = [e for e in errors if _OF_HOROVOD in e.text]
+    ranks = {r for e in shut for r in ranks_of(s, e)}
+    gone = set(range(s.case.job.world_size or 0)) - ranks
+    kinds = {e.kind for e in s.events}
+    if (
+        not ranks
+        or len(gone) != 1
+        or len(shut) != len(errors)
+        or any(k.startswith(_FAILED) and k not in _NO_END for k in kinds)
+    ):
+        return None
+    bars = [e for e in s.events.of("progress.bar") if e.rank in gone and e["done"] and e["done"] == e["total"]]
+    words = {"who": w.name_ranks(tuple(gone)), "others": w.name_ranks(sorted(ranks))}
+    shown = [*bars[-1:], *(e for e in s.events.of("python.error_line") if _OF_HOROVOD in e.text)][:3]
+    is_done = bool(bars) and not any(e.rank in ranks and e["done"] == e["total"] for e in s.events.of("progress.bar"))
+    say, cause = ("done", "uneven-inputs") if is_done else ("gone", "")
+    return found_in(
+        s, shown, 0.78 if is_done else 0.65, tuple(gone), words=words, say=say, cause=cause, fixes=("together",)
+    )
 
 
 def _with_the_call(found: Found, before: leaving.EndedBefore, is_sure: bool) -> Found:

@@ -18,7 +18,7 @@ _NAMED = ("fabric.no_interface", "fabric.no_family", "fabric.bind_failed", "gloo
 _FAILED = ("fabric.connect_failed", "fabric.connect_exhausted", "fabric.gloo_connect_failed", "gloo.connect_failed")
 _UNREACHABLE = ("No route to host", "Network is unreachable", "Cannot assign requested address", "Host is down")
 _BLOCKED = ("Connection timed out", "Software caused connection abort", "Operation not permitted", "Network is down")
-_FELL_BACK = "gloo.unresolved"
+_FELL_BACK, _SEVERAL = "gloo.unresolved", 2
 _OTHER = (
     "rdma.",
     "shm.",
@@ -60,6 +60,8 @@ _FORCED = ("NCCL_ALGO", "NCCL_PROTO")
 @rule("network-interface")
 def network_interface(s: Situation) -> Found | None:
     """Lines that name it, and failed connections that are not the echo of a death; the clearest line decides."""
+    if looped := _over_loopback(s):
+        return found_in(s, looped, 0.93, (), say="loop", words={"count": len({e.host for e in looped})}, fixes=_WAYS)
     failed = s.events.of(*_FAILED)
     if somebody_died(s, failed):  # a dead process does not take the route away
         failed = tuple(e for e in failed if e["error"] in _UNREACHABLE or _is_unreachable(e) or _is_loopback(e))
@@ -97,6 +99,15 @@ def network_interface(s: Situation) -> Found | None:
         words |= old[0].fields
         return found_in(s, [*old, best], 0.8, (), words=words, say="file", cause="stale-store", fixes=("new file",))
     return found_in(s, events, _weight(best), (), say=best.kind, words=words, fixes=_WAYS)
+
+
+def _over_loopback(s: Situation) -> tuple[LogEvent, ...]:
+    """NCCL chose the loopback interface on several hosts, and no communicator of theirs was seen to come up."""
+    events = tuple(e for e in s.events.of("fabric.over_loopback") if e.host)
+    up = s.events.has("nccl.init_complete") or any(
+        e.is_progress and e.order > events[-1].order for e in s.events if events
+    )
+    return () if up or len({e.host for e in events}) < _SEVERAL else events
 
 
 def _from_an_old_file(s: Situation, refused: LogEvent) -> Sequence[LogEvent]:

@@ -149,6 +149,28 @@ def took_longer_than_others(s: Situation, late: told_apart.TookLonger) -> Found:
     return _of(s, late, 0.78, words={"seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"})
 
 
+_HCCL_LIMIT_S = 120
+
+
+@rule("late-to-connect")
+def late_to_connect(s: Situation) -> Found | None:
+    """Where HCCL gave up on a rank that had not come to make the communicator, and the ranks tell how long each took for the same thing before."""
+    waits = s.events.of("hccl.socket_timed_out")
+    told = [n for e in s.events.of("hccl.connect_limit") if (n := e.number("seconds"))]
+    limit = max(told, default=_HCCL_LIMIT_S)
+    late = told_apart.later_by(s, limit) if waits else None
+    if late is None:
+        return None
+    words = {
+        "who": w.name_ranks(late.ranks),
+        "seconds": f"{late.seconds:.0f}",
+        "usual": f"{late.usual_s:.0f}",
+        "limit": limit,
+    }
+    evidence = (*quote_own(late.lines), *quote(waits, 2))
+    return Found(0.8, late.ranks, evidence, words, cause="" if late.ranks == (0,) else "straggler")
+
+
 @_told_by("counted-past", counted_past)
 def counted_past_the_waiting(s: Situation, past: Told) -> Found:
     """Ranks that are done with a loop in which others wait: they had fewer rounds, or left early."""

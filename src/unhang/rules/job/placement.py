@@ -28,10 +28,17 @@ def not_placed(s: Situation) -> Iterator[Found]:
     told = s.events.of("launchers.has_resources")
     has = {e["what"]: float(e["has"]) for e in told}
     asked = _asked(events[-1])
-    has |= {name: float(events[-1][field]) for name, field in (("CPU", "has_cpus"), ("GPU", "has_gpus")) if events[-1][field]}
+    has |= {
+        name: float(events[-1][field])
+        for name, field in (("CPU", "has_cpus"), ("GPU", "has_gpus"))
+        if events[-1][field]
+    }
     lacks = next((n for n in ("GPU", "CPU") if asked.get(n, 0) > has.get(n, 0 if has else float("inf"))), "")
     is_none = bool(lacks) and not has.get(lacks)
-    words: dict[str, object] = {"what": " and ".join(f"{n:g} {name}" for name, n in asked.items()) or "more", "lacks": lacks}
+    words: dict[str, object] = {
+        "what": " and ".join(f"{n:g} {name}" for name, n in asked.items()) or "more",
+        "lacks": lacks,
+    }
     words["has"] = f"{has.get(lacks, 0):g} {lacks}" if lacks else "not that much"
     lines = (*quote(events, 2), *quote(pending, 2), *quote(told, 2))
     say, cause = ("none", "misconfigured-env") if is_none else ("", "")

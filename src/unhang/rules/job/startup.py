@@ -50,7 +50,16 @@ def port_in_use(s: Situation) -> Iterator[Found]:
     if numbered_twice(s):
         return  # launcher-misuse says so
     if forbidden := still_starting(s, s.events.of("store.port_forbidden"), *_LISTENING):
-        yield found_in(s, forbidden, 0.95, (), words={"port": forbidden[0]["port"]}, say="root", cause="launcher-misuse", fixes=("high",))
+        yield found_in(
+            s,
+            forbidden,
+            0.95,
+            (),
+            words={"port": forbidden[0]["port"]},
+            say="root",
+            cause="launcher-misuse",
+            fixes=("high",),
+        )
         return
     if events and len(called := _called_again(s, events[0])) > 1:
         words: dict[str, object] = {"times": len(called)}
