@@ -196,7 +196,7 @@ class OverSockets(NamedTuple):
 
 
 def over_sockets(events: Events) -> OverSockets | None:
-    """Traffic between nodes that goes through TCP alone as the plugin of the fast network failed, or a variable forbids it, in a job whose steps are slow.
+    """Traffic between nodes that goes through TCP alone as the plugin of the fast network failed, its adapters are not there, or a variable forbids it, in a job whose steps are slow.
 
     Slow by the program's own comparison; or, where the plugin failed, by bars whose last steps took twenty seconds and more.
     """
@@ -210,6 +210,8 @@ def over_sockets(events: Events) -> OverSockets | None:
         if told or is_long:
             slow, seconds = (told[-1], 0.0) if told else bars[-1]
             return OverSockets(refused[0], between[0], slow, "", seconds)
+    if (absent := events.of("nccl.no_adapter")) and told:
+        return OverSockets(absent[0], between[0], told[-1], "", 0.0)
     forced = (e for e in events.of("environment.nccl_set") if e["value"] in _FORCED.get(e["name"], ()))
     setting = next(forced, None) if told else None
     return OverSockets(setting, between[0], told[-1], setting["name"], 0.0) if setting is not None else None

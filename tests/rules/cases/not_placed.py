@@ -14,6 +14,11 @@ _TUNE = (
 _PENDING = "| TorchTrainer_c40be_00000 | PENDING  |       |\n"
 _STATUS = "Usage:\n 0.0/20.0 CPU\n 0B/6.32GiB memory\n"
 
+_CLAIMED = (
+    "(scheduler +{}s) Warning: The following resource request cannot be scheduled right now: {{'CPU': 1.0, 'GPU': 1.0}}. This is likely due to "
+    "all cluster resources being claimed by actors.\n"
+)
+
 CASES = {
     "not-placed": (
         Fires(log_case(_TUNE + _PENDING), (), cause="launcher-misuse"),
@@ -24,6 +29,8 @@ CASES = {
             "the cluster grew, and the job moved",
         ),
         Quiet(log_case(_SAYS.format(17, _GPU) + _STATUS), "said once, and nothing waits"),
+        Fires(log_case("".join(_CLAIMED.format(n) for n in (14, 49, 84))), (), cause="launcher-misuse"),
+        Quiet(log_case("".join(_CLAIMED.format(n) for n in (14, 49))), "others may end soon"),
         Quiet(
             log_case(_SAYS.format(17, "{'GPU': 1.0, 'node:10.0.0.9': 0.001}") * 2),
             "a node by a name that Ray does not know: another cause",

@@ -16,8 +16,12 @@ _FIRST = "".join(
 )
 
 
+_FAULT = "[1118468.8] nvidia 0000:0a:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000f address=0x00000000ea13a000 flags=0x0020]\n"
+_STEPS = "".join(f"Epoch: [0][{n}/2503]\tTime 0.4 (0.4)\tData 0.0 (0.0)\tLoss 7.0{n} (7.01)\n" for n in range(3))
+
 CASES = {
     "p2p-acs-iommu": (
+        Fires(log_case(_STEPS + _FAULT * 3), ()),
         Fires(
             log_case(
                 "nvidia 0000:41:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0035 address=0xf1000000 flags=0x0030]\n"
@@ -95,5 +99,6 @@ CASES = {
             log_case("step 1: loss 0.4 lr 5e-07\n" + _FIRST),
             "the first call of a later group: the devices have exchanged data before",
         ),
+        Quiet(log_case(_STEPS + _FAULT.replace("nvidia", "xhci_hcd") * 3), "another device than a GPU"),
     ),
 }

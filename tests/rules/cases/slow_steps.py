@@ -37,6 +37,7 @@ def _bar(seconds: Sequence[float], steps: int = 10) -> str:
 
 _REFUSED = "node-a:950:3125 [0] nccl_net_ofi_create_plugin:1067 NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
 _SET = "node-a:950:3125 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+_NONE = "node-a:950:3125 [0] NCCL INFO Failed to open libibverbs.so[.1]\n"
 _BETWEEN = "node-a:950:3125 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/Socket/0\n"
 _TOLD = "[rank 0] WARNING: mean step 5.72 s over 50 steps is 2.28 x the baseline 2.51 s\n"
 
@@ -72,6 +73,7 @@ CASES = {
         Fires(log_case(_REFUSED + _BETWEEN + _bar_at("0.03it/s")), (), cause="slow-steps"),
         Quiet(log_case(_REFUSED + _bar_at("0.03it/s")), "one node: nothing goes through sockets"),
         Fires(log_case(_SET + _BETWEEN + _bar_at("5.70s/it") + _TOLD), (), cause="misconfigured-env"),
+        Fires(log_case(_NONE + _BETWEEN + _bar_at("58.0s/it") + _TOLD), (), cause="slow-steps"),
         Quiet(log_case(_SET + _BETWEEN + _bar_at("33.0s/it")), "a setting, and steps as usual"),
     ),
 }

@@ -12,7 +12,7 @@ from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import quote
 
 _ASKED = re.compile(r"'(CPU|GPU)': (\d[\d.]*)")
-_LEAST_SAID = 2
+_LEAST_SAID, _LEAST_CLAIMED = 2, 3  # what others may give back again is said more often
 
 
 @rule("not-placed")
@@ -23,7 +23,8 @@ def not_placed(s: Situation) -> Iterator[Found]:
     if not events or events[-1].order <= moved or first_error(s) is not None or s.has_ended_well:
         return
     pending = [e for e in s.events.of("launchers.still_pending") if e.order > events[0].order]
-    if len(events) < _LEAST_SAID and not pending:
+    is_claimed = all(e["claimed"] for e in events)
+    if len(events) < (_LEAST_CLAIMED if is_claimed else _LEAST_SAID) and (is_claimed or not pending):
         return
     told = s.events.of("launchers.has_resources")
     has = {e["what"]: float(e["has"]) for e in told}
@@ -47,4 +48,4 @@ def not_placed(s: Situation) -> Iterator[Found]:
 
 def _asked(event: LogEvent) -> dict[str, float]:
     told = {name: float(event[field]) for name, field in (("GPU", "gpus"), ("CPU", "cpus")) if event[field]}
-    return told or {name: float(n) for name, n in _ASKED.findall(event["request"])}
+    return told or {name: float(n) for name, n in _ASKED.findall(event["request"] or event["claimed"])}
