@@ -11,6 +11,7 @@ _BOOTSTRAP = "node-a:3:3 [0] NCCL INFO Bootstrap : Using eth0:10.1.0.4<0>\n"
 _REFUSED = "node-a:3:9 [0] include/socket.h:390 NCCL WARN Connect to 10.1.0.9<21724> failed : Connection refused\n"
 
 _LOOP = "worker-{}:31:214 [0] NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:192.168.14.30<0>\n"
+_BRIDGE = "worker-{}:31:214 [0] NCCL INFO NET : Using interface docker0:{}<0>\n"
 _UP = "worker-a:31:214 [0] NCCL INFO comm 0x7f3a rank 0 nranks 2 cudaDev 0 busId b9000 - Init COMPLETE\n"
 
 CASES = {
@@ -121,7 +122,9 @@ CASES = {
             "a node without InfiniBand is no fault",
         ),
         Fires(log_case("".join(map(_LOOP.format, "ab"))), ()),
+        Fires(log_case("".join(_BRIDGE.format(x, "172.17.0.1") for x in "ab")), ()),
         Quiet(log_case(_LOOP.format("a") * 2), "the ranks of one host may use it"),
+        Quiet(log_case(_BRIDGE.format("a", "172.17.0.1") + _BRIDGE.format("b", "172.18.0.1")), "each host has its own"),
         Quiet(log_case("".join(map(_LOOP.format, "ab")) + _UP), "a communicator came up all the same"),
     ),
 }

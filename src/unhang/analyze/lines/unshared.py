@@ -82,7 +82,7 @@ def computing_on_one(events: Events) -> Sequence[LogEvent]:
 
 
 _WRITES = lazy_pattern(
-    r"\b(?:download|extract|unpack|unzip|untar|decompress|writ|updat|convert|sav|creat|generat|preprocess|prepar|dump)(?:ing|es)\b"
+    r"\b(?:(?:download|extract|unpack|unzip|untar|decompress|writ|updat|convert|sav|creat|generat|preprocess|prepar|dump)(?:ing|ed|es)|wrote|written)\b"
     r".{0,200}?\b(?:to|into|in|at)[: ]+['\"]?(?P<path>(?:\.{0,2}/|~/|[\w.-]+/)[\w./-]{1,200})",
     re.IGNORECASE,
 )
@@ -90,6 +90,7 @@ _BROKEN = lazy_pattern(
     r"end-of-stream marker|unexpected end of (?:data|file)|BadZipFile|not a zip file|not a gzip file|failed finding central directory"
     r"|(?:archive|zip|file|header)\b.{0,40}\b(?:corrupt\w*|truncated|incomplete)|\bcorrupted\b|Ran out of input|pickle data was truncated|UnpicklingError"
     r"|Error -3 while decompressing|CRC check failed|(?:hash|checksum|md5)\b.{0,40}\b(?:mismatch|not match)|file too short|MetadataIncompleteBuffer"
+    r"|JSONDecodeError|Expecting value: line|Extra data: line|Unterminated string starting|Expecting (?:',' delimiter|property name)"
 )
 _ANY_PATH = lazy_pattern(r"(?:\.{0,2}/|~/|\w[\w.-]*/)[\w.-]+(?:/[\w.-]+)*")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze.failures import Failure, is_timeout
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent
+from unhang.model import EvidenceLine, LogEvent, grouped
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import has_worked, somebody_died
@@ -60,8 +60,9 @@ _FORCED = ("NCCL_ALGO", "NCCL_PROTO")
 @rule("network-interface")
 def network_interface(s: Situation) -> Found | None:
     """Lines that name it, and failed connections that are not the echo of a death; the clearest line decides."""
-    if looped := _over_loopback(s):
-        return found_in(s, looped, 0.93, (), say="loop", words={"count": len({e.host for e in looped})}, fixes=_WAYS)
+    if looped := _over_own_address(s):
+        words = {"count": len({e.host for e in looped}), **looped[0].fields}
+        return found_in(s, looped, 0.93, (), say="own", words=words, fixes=_WAYS)
     failed = s.events.of(*_FAILED)
     if somebody_died(s, failed):  # a dead process does not take the route away
         failed = tuple(e for e in failed if e["error"] in _UNREACHABLE or _is_unreachable(e) or _is_loopback(e))
@@ -101,13 +102,13 @@ def network_interface(s: Situation) -> Found | None:
     return found_in(s, events, _weight(best), (), say=best.kind, words=words, fixes=_WAYS)
 
 
-def _over_loopback(s: Situation) -> tuple[LogEvent, ...]:
-    """NCCL chose the loopback interface on several hosts, and no communicator of theirs was seen to come up."""
-    events = tuple(e for e in s.events.of("fabric.over_loopback") if e.host)
-    up = s.events.has("nccl.init_complete") or any(
-        e.is_progress and e.order > events[-1].order for e in s.events if events
-    )
-    return () if up or len({e.host for e in events}) < _SEVERAL else events
+def _over_own_address(s: Situation) -> tuple[LogEvent, ...]:
+    """NCCL chose the same address on several hosts, of the loopback or of a bridge, and no communicator of theirs was seen to come up."""
+    told = [e for e in s.events.of("fabric.over_own_address") if e.host]
+    moved = bool(told) and any(e.is_progress and e.order > told[-1].order for e in s.events)
+    alike = grouped((e["address"], e) for e in told)
+    found = (tuple(x) for x in alike.values() if len({e.host for e in x}) >= _SEVERAL)
+    return () if moved or s.events.has("nccl.init_complete") else next(found, ())
 
 
 def _from_an_old_file(s: Situation, refused: LogEvent) -> Sequence[LogEvent]:

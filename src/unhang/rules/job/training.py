@@ -136,7 +136,11 @@ def slow_steps(s: Situation) -> Found | None:
         return found_in(s, crowd.events, 0.82, (), words=words, say="cores", fixes=("threads", "no-timeout"))
     if over := over_sockets(s.events):
         words = {"how": f" {over.step_s:.0f} s" if over.step_s else " far longer than usual", "name": over.setting}
-        words["why"] = "the plugin of the fast network failed" if "OFI" in over.why.text else "NCCL found no adapter of a faster network"
+        words["why"] = (
+            "the plugin of the fast network failed"
+            if "OFI" in over.why.text
+            else "NCCL found no adapter of a faster network"
+        )
         say, cause = ("forced", "misconfigured-env") if over.setting else ("sockets", "")
         events = (over.why, over.way, over.told)
         return found_in(s, events, 0.75, (), words=words, say=say, cause=cause, fixes=("network",))
