@@ -29,7 +29,7 @@ def not_yet(what: str) -> set[str]:
 
 
 def test_all_incidents_are_there() -> None:
-    assert len(found()) == 2627
+    assert len(found()) == 2647
 
 
 def test_what_is_right_stays_right() -> None:
@@ -41,7 +41,7 @@ def test_what_is_right_stays_right() -> None:
 
 
 def test_the_lists_are_short() -> None:
-    assert (len(not_yet("cause")), len(not_yet("ranks")), len(not_yet("accused"))) <= (275, 172, 23)
+    assert (len(not_yet("cause")), len(not_yet("ranks")), len(not_yet("accused"))) <= (256, 168, 23)
 
 
 def test_a_healthy_log_accuses_nobody() -> None:

@@ -187,9 +187,7 @@ def nccl_or_library_bug(s: Situation) -> Found | None:
 def p2p_acs_iommu(s: Situation) -> Found | None:
     """What the bus says; else a first bulk transfer that never moved, with nothing else to explain it."""
     bus, settings = s.events.of(*_BUS), s.events.of(*_SETTINGS) if s.is_hang else ()
-    refused = [
-        e for e in bus if not s.has_ended_well and e["device"]
-    ]  # no healthy job makes a GPU do so, again and again
+    refused = [e for e in bus if e["device"] and not s.has_ended_well]  # no healthy job makes a GPU do so
     if bus and (s.is_hang or len(refused) >= 3 or s.events.has("kernel.p2p_wrong_data", "nccl.")):
         kinds = {e.kind for e in bus}
         say = "fault" if "kernel.iommu_fault" in kinds else "wrong"

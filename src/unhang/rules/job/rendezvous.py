@@ -117,8 +117,7 @@ def _not_connected(s: Situation) -> tuple[int, ...]:
 BARRIERS = ("store.barrier_timed_out", "store.barrier_waiting")
 _COUNTED = ("store.clients_joined", "elastic.rendezvous_timed_out", "launchers.node_unreachable", "hccl.unconnected")
 _DEFAULT_KEYS = ("", "0", "1", "default_pg")
-_MAX_NAMED_WORLD = 4096
-_MOST_AFTER, _MISUSE = 10, "launcher-misuse"
+_MAX_NAMED_WORLD, _MOST_AFTER, _MISUSE = 4096, 10, "launcher-misuse"
 
 
 @rule("rendezvous-incomplete")
