@@ -196,7 +196,7 @@ class OverSockets(NamedTuple):
 
 
 def over_sockets(events: Events) -> OverSockets | None:
-    """Traffic between nodes that goes through TCP alone as the plugin of the fast network failed, its adapters are not there, or a variable forbids it, in a job whose steps are slow.
+    """Traffic between nodes that goes through TCP alone as its fast plugin failed, no adapter is there, or a variable forbids it; in a job of slow steps.
 
     Slow by the program's own comparison; or, where the plugin failed, by bars whose last steps took twenty seconds and more.
     """

@@ -88,7 +88,8 @@ _WRITES = lazy_pattern(
 )
 _BROKEN = lazy_pattern(
     r"end-of-stream marker|unexpected end of (?:data|file)|BadZipFile|not a zip file|not a gzip file|failed finding central directory"
-    r"|(?:archive|zip|file|header)\b.{0,40}\b(?:corrupt\w*|truncated|incomplete)|\bcorrupted\b|Ran out of input|pickle data was truncated|UnpicklingError"
+    r"|(?:archive|zip|file|header)\b.{0,40}\b(?:corrupt\w*|truncated|incomplete)|\bcorrupted\b|Ran out of input|pickle data was truncated"
+    r"|UnpicklingError(?!: Weights only load failed)"
     r"|Error -3 while decompressing|CRC check failed|(?:hash|checksum|md5)\b.{0,40}\b(?:mismatch|not match)|file too short|MetadataIncompleteBuffer"
     r"|JSONDecodeError|Expecting value: line|Extra data: line|Unterminated string starting|Expecting (?:',' delimiter|property name)"
 )
