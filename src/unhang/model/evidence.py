@@ -212,6 +212,7 @@ class RankEvidence:
 
     `twins`: the pids of other processes that said at the same time that they are this rank.
     `held`: the exception with which the main thread stood in an `except`, a `finally` or an `__exit__` at capture.
+    `kept`: exceptions with which work of a future or a task has ended; whether anybody asks for them is not known.
     `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken. `quiet_s`: how long it had not moved
     when it ended; `usual_quiet_s`: the longest such time in this job that had ended by itself.
     `in_handler`: the signal whose handler the main thread is in. `look`: where it was looked at from outside alone.
@@ -227,6 +228,7 @@ class RankEvidence:
     error: RaisedError | None = None
     handled: tuple[RaisedError, ...] = ()
     held: RaisedError | None = None
+    kept: tuple[RaisedError, ...] = ()
     twins: tuple[int, ...] = ()
     exit: ProcessExit | None = None
     pending: tuple[PendingCall, ...] = ()

@@ -56,12 +56,14 @@ def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
 class KernelWait:
     """The system call in which a thread waits. `file`: socket, pipe, terminal, "FIFO PATH", "file PATH"; empty where unknown.
 
-    `holder`: the process that has the lock on the file; 0 where it is none, or not known.
+    `holder`: the process that has the lock on the file; 0 where it is none, or not known. `peer`: that at the other end of a connection
+    within the machine, likewise.
     """
 
     call: str
     file: str = ""
     holder: int = 0
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from unhang.model.evidence import SEEN_BY_LAUNCHER, SENT_BY_ITSELF, Look
 from unhang.model.frames import KernelWait, ThreadWait, WaitingTask
 from unhang.read.files import frame_triples, real, text, texts, whole
 from unhang.read.launchers import RankExit
-from unhang.read.rank_folder import RankRecord
+from unhang.read.rank_folder import RankRecord, raised_error
 
 if TYPE_CHECKING:
     from unhang.read.output_log import OutputLog
@@ -65,6 +65,7 @@ def evidence_of(
         skipped_steps=page.skipped_steps if page else 0,
         thread_waits=tuple(_thread_waits(record.waits_fields)),
         tasks=tuple(_tasks(record.waits_fields)),
+        kept=tuple(raised_error(e, "waits.json", True) for e in _objects(record.waits_fields, "kept")),
         in_handler=text(record.waits_fields, "in_handler"),
         phase=page.phase if page else "",
         initialized=page.initialized if page else None,
@@ -99,9 +100,10 @@ def _complete(stack: ThreadStack, record: RankRecord, kernel: Mapping[object, ob
     of_rank = stack.process_id in (None, record.identity.pid)
     number = record.identity.pid if stack.is_main and of_rank else stack.os_thread_id
     fields = kernel.get(str(number))
-    holder = text(fields, "holder") if isinstance(fields, dict) else ""
-    pid = int(holder) if holder.isdecimal() else 0
-    wait = KernelWait(text(fields, "call"), text(fields, "file"), pid) if isinstance(fields, dict) else None
+    wait = None
+    if isinstance(fields, dict):
+        pids = (int(n) if (n := text(fields, key)).isdecimal() else 0 for key in ("holder", "peer"))
+        wait = KernelWait(text(fields, "call"), text(fields, "file"), *pids)
     ident = stack.ident or (record.main_thread_id if stack.is_main else None)
     work = next((g for g in _objects(record.waits_fields, "given") if whole(g, "thread") == ident), {})
     # A fork's threads have the same numbers.

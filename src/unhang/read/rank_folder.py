@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import (
@@ -221,7 +221,7 @@ def _group(fields: dict[str, object]) -> ProcessGroup | None:
     return ProcessGroup(name, desc, ranks, timeout_s, backend, set_at, left_out)
 
 
-def raised_error(fields: dict[str, object], path: str, handled: bool = False) -> RaisedError:
+def raised_error(fields: Mapping[Any, Any], path: str, handled: bool = False) -> RaisedError:
     """An exception as the recorder writes it."""
     given = fields.get("file")
     file: dict[str, object] = given if isinstance(given, dict) else {}

@@ -19,6 +19,7 @@ from . import errors_seen, exits, flight, recording
 from .errors_seen import write_held
 from .exits import AbortWatch
 from .frames import write_variables, write_waits_within
+from .kept_errors import kept_errors
 from .recording import Page, Recording, attempt
 
 _watched: set[str] = set()
@@ -222,7 +223,8 @@ class Control:
         if is_asked and self._socket is not None and b"dump" in self._drain(self._socket):
             attempt("variables.json", write_variables, self._rec)
             attempt("held.json", write_held, self._rec)
-            attempt("waits.json", write_waits_within, self._rec)
+            kept = attempt("exceptions kept", kept_errors) or []
+            attempt("waits.json", write_waits_within, self._rec, kept)
             attempt("flight.pickle", flight.dump, self._rec, "flight.pickle")
         self._abort_watch.check()
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from . import facts, flight, recording
 from .frames import traceback_places, user_places
+from .kept_errors import NO_ERRORS, message_of, plain_text, saw_kept
 from .recording import Recording, append_json, attempt, do_not_trace, preceded, step_aside, write_json
 
 _MOST_TEXT = 65536
@@ -33,8 +34,6 @@ _MOST_EARLIER = 8
 _LARGEST_BYTES = 2_000_000
 _MOST_HANDLED = 64
 _MOST_PRINTED = 2000
-_PLAIN = (str, bytes, int, float, bool, type(None), BaseException)
-_NO_ERRORS = (GeneratorExit, StopIteration, SystemExit, KeyboardInterrupt)
 _seen: dict[int, set[tuple[object, ...]]] = {}
 
 
@@ -265,7 +264,7 @@ def _active() -> BaseException | None:
 def _record_handled(rec: Recording, error: BaseException, printed: str) -> None:
     """Append the exception, once for each handler that prints it."""
     seen = _seen.setdefault(rec.pid, set())
-    if len(seen) >= _MOST_HANDLED or isinstance(error, _NO_ERRORS):
+    if len(seen) >= _MOST_HANDLED or isinstance(error, NO_ERRORS):
         return
     places = user_places(1)
     handler = places[0] if places else ("", 0, "")
@@ -287,12 +286,12 @@ def write_held(rec: Recording) -> None:
     """
     found: Any = sys._current_exceptions().get(rec.main_thread_id)
     error = found[1] if isinstance(found, tuple) else found  # before Python 3.12 it is what sys.exc_info() gives
-    if error is None or isinstance(error, _NO_ERRORS):
+    if error is None or isinstance(error, NO_ERRORS):
         recording.remove(rec.path("held.json"))
         return
     holder = _holder(error, sys._current_frames().get(rec.main_thread_id))
     error, frames = attempt("the first exception of a chain", first_raised, error) or (error, [])
-    content = {"type": type(error).__name__, "message": _message_of(error), "frames": frames[:_MOST_FRAMES]}
+    content = {"type": type(error).__name__, "message": message_of(error), "frames": frames[:_MOST_FRAMES]}
     write_json(rec.path("held.json"), {**content, "handler": holder})
 
 
@@ -306,22 +305,10 @@ def _holder(error: BaseException, frame: FrameType | None) -> list[object] | Non
     return None
 
 
-def _message_of(error: BaseException) -> str:
-    """What the exception says, without calling a `__str__` that the program has written."""
-    is_own = any("__str__" in vars(c) for c in type(error).__mro__ if c.__module__ != "builtins")
-    is_plain = not is_own and all(isinstance(value, _PLAIN) for value in error.args)
-    return (str(error) if is_plain else _plain_text(error.args))[:_MOST_MESSAGE]
-
-
 def _saw(printed: str) -> None:
     error = _active()
     if error is not None and recording.current is not None:
         attempt("handled.jsonl", _record_handled, recording.current, error, printed)
-
-
-def _plain_text(values: tuple[object, ...]) -> str:
-    """What print will write, without calling the str() of objects that might be expensive (a tensor on a device)."""
-    return " ".join(str(v) if isinstance(v, _PLAIN) else f"<{type(v).__name__}>" for v in values)
 
 
 def watch_handlers() -> None:
@@ -352,12 +339,18 @@ def _watched_print(original: Any) -> Any:
 
 def _saw_print(args: tuple[object, ...]) -> None:
     if recording.current is not None:
-        _saw(_plain_text(args))
+        _saw(plain_text(args))
 
 
 def _saw_record(logger: logging.Logger, record: logging.LogRecord) -> None:
-    if _active() is not None and recording.current is not None:
+    if recording.current is None:
+        return
+    if _active() is not None:
         _saw(attempt("text of a log record", record.getMessage) or str(record.msg))
+    elif logger.name == "asyncio" and isinstance(
+        record.exc_info, tuple
+    ):  # a task is freed, and nobody had asked for it
+        saw_kept(None, record.exc_info[1])
 
 
 def _saw_traceback(*args: Any, **kwargs: Any) -> None:

@@ -235,14 +235,15 @@ def _given_at(frame: FrameType) -> tuple[Place, ...]:
     for f in chain(frame, _DEEPEST_START):
         if f.f_code.co_filename.endswith("concurrent/futures/thread.py"):
             work = f.f_locals.get("self") if f.f_code.co_name == "run" else None  # an idle worker has none
-            return _given.get(getattr(work, "future", None), ())
+            future = getattr(work, "future", None)
+            return _given.get(future, ()) if future is not None else ()
         if f.f_code.co_name == "_bootstrap" and f.f_code.co_filename.endswith("threading.py"):
             places = _given.get(f.f_locals.get("self"), ())
     return places
 
 
-def write_waits_within(rec: Recording) -> None:
-    """Write waits.json: what each thread waits for and which threads can end that, tasks of asyncio, the signal handler."""
+def write_waits_within(rec: Recording, kept: list[dict[str, Any]]) -> None:
+    """Write waits.json: what each thread waits for and which threads can end that, tasks of asyncio, the signal handler, and the exceptions `kept`."""
     frames = dict(list(sys._current_frames().items())[:_MOST_THREADS])
     frames.pop(threading.get_ident(), None)
     main = frames.get(rec.main_thread_id)
@@ -251,6 +252,7 @@ def write_waits_within(rec: Recording) -> None:
         "given": [{"thread": i, "frames": g} for i, f in frames.items() if (g := attempt("waits.json", _given_at, f))],
         "tasks": attempt("waits.json", _tasks, frames) or [],
         "in_handler": attempt("waits.json", _signal_handled, main) or "",
+        "kept": kept,
     }
     write_whole(rec.path("waits.json"), json.dumps(found).encode())
 

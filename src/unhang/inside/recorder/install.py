@@ -12,7 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..imports import Action, act_after_import
-from . import announce, calls, errors_seen, facts, frames, recording
+from . import announce, calls, errors_seen, facts, frames, kept_errors, recording
 from .flight import reductions
 from .recording import attempt, do_not_trace, step_aside
 
@@ -112,6 +112,7 @@ _OTHERS: Mapping[str, Action] = {
     "torch.distributed.fsdp._fully_shard._fully_shard": facts.watch_fully_shard,
     "threading": frames.watch_threads,
     "concurrent.futures.thread": frames.watch_executors,
+    "concurrent.futures._base": kept_errors.watch_futures,
 }
 
 
