@@ -23,14 +23,13 @@ from unhang.watch import RunOptions, evidence, naps, suspicion
 from unhang.watch.course import Course
 from unhang.watch.folders import write_whole
 from unhang.watch.process import oom_kills
-from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, disown, is_adopted
+from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, adopt_missing, death_grace_s, disown, is_adopted
 from unhang.watch.suspicion import (
     FIRST_LOOK_S,
     START_UP_STALL_S,
     Idleness,
     Patience,
     Silence,
-    adopt_missing,
     may_still_come,
 )
 

@@ -162,7 +162,7 @@ class ProcessProbe:
             "open_fds": files,
             "fd_limit": limit,
             "rss_bytes": resident_bytes(self.pid),
-            "threads": {**of_children, **kernel_waits(self.pid)},
+            "threads": {**of_children, **with_peers(self.pid, kernel_waits(self.pid))},
             "taken_ns": time.time_ns(),
             "taken_monotonic_ns": time.monotonic_ns(),
         }
@@ -183,23 +183,90 @@ def workers_of_ray(pids: Iterable[int]) -> dict[int, str]:
 
 
 # Columns of /proc/net/tcp, and the state of an open connection there (proc_net_tcp.txt of the kernel).
-_LOCAL, _REMOTE, _TCP_STATE, _INODE, _ESTABLISHED = 1, 2, 3, 9, "01"
+_LOCAL, _REMOTE, _TCP_STATE, _INODE, _ESTABLISHED, _LISTENS = 1, 2, 3, 9, "01", "0A"
+_OF_NOBODY = "0"  # the inode of a connection that waits to be accepted
+_RECEIVES = ("read", "recvfrom", "recvmsg")
+_FIRST_GIVEN = 32768  # from here on the kernel gives ports to who asks for any; below, somebody has chosen one
 
 
-def talks_elsewhere(pid: int) -> bool:
-    """Whether a process has a TCP connection to another host: it may wait for work that is done there."""
-    sockets = set()
+def _sockets_of(pid: int) -> set[str]:
+    """The inodes of a process's sockets."""
+    found = set()
     with suppress(OSError):
         for descriptor in os.scandir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                sockets.add(os.readlink(descriptor.path).removeprefix("socket:[").removesuffix("]"))
+                if (name := os.readlink(descriptor.path)).startswith("socket:["):
+                    found.add(name[len("socket:[") : -1])
+    return found
+
+
+def _rows(pid: int, state: str) -> list[list[str]]:
+    """The kernel's rows of the TCP connections in a state, of the network that a process sees."""
     rows = []
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             rows += [line.split() for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
+    return [row for row in rows if row[_TCP_STATE] == state]
+
+
+def talks_elsewhere(pid: int) -> bool:
+    """Whether a process has a TCP connection to another host: it may wait for work that is done there."""
+    sockets, rows = _sockets_of(pid), _rows(pid, _ESTABLISHED) + _rows(pid, _LISTENS)
     here = {row[_LOCAL].rpartition(":")[0] for row in rows}
     mine = (row for row in rows if row[_TCP_STATE] == _ESTABLISHED and row[_INODE] in sockets)
     return any(row[_REMOTE].rpartition(":")[0] not in here for row in mine)
+
+
+def may_be_asked(pids: Iterable[int]) -> bool:
+    """Whether one of a job's processes listens where others may come to it: on an address that is not the machine's own, at a port that somebody chose.
+
+    The port at which its ranks meet is none.
+    """
+    job, meet = list(pids), set[int]()
+    for pid in job:
+        with suppress(OSError, ValueError, IndexError):
+            given = Path(f"/proc/{pid}/environ").read_bytes()
+            meet.add(int(given.split(b"\0MASTER_PORT=")[1].split(b"\0")[0]))
+    listens = (
+        [row for row in _rows(job[0], _LISTENS) if not _is_loopback(row[_LOCAL].rpartition(":")[0])] if job else []
+    )
+    chosen = {
+        r[_INODE]
+        for r in listens
+        if (port := int(r[_LOCAL].rpartition(":")[2], 16)) < _FIRST_GIVEN and port not in meet
+    }
+    return bool(chosen) and any(not chosen.isdisjoint(_sockets_of(pid)) for pid in job)
+
+
+def _is_loopback(address: str) -> bool:
+    """Of an address as /proc/net/tcp has it: each four bytes turned round."""
+    return address.endswith("7F") or address == "0" * 24 + "01000000"
+
+
+@cache
+def _peer(pid: int, local: str, remote: str) -> int:
+    """The process at the other end of a connection within this machine; 0 where none is seen."""
+    inode = next((r[_INODE] for r in _rows(pid, _ESTABLISHED) if (r[_LOCAL], r[_REMOTE]) == (remote, local)), "")
+    if inode == _OF_NOBODY:  # whoever listens there has not taken it yet
+        port = remote.rpartition(":")[2]
+        listens = {r[_INODE] for r in _rows(pid, _LISTENS) if r[_LOCAL].rpartition(":")[2] == port}
+        inode = listens.pop() if len(listens) == 1 else ""
+    with suppress(OSError):
+        return next((int(p) for p in os.listdir("/proc") if p.isdigit() and inode and inode in _sockets_of(int(p))), 0)
+    return 0
+
+
+def with_peers(pid: int, waits: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """These waits of a process; of one for what comes over a TCP connection from a process of this machine also `peer`: that one."""
+    for thread, wait in waits.items():
+        if wait.get("file") == "socket" and wait["call"] in _RECEIVES:
+            with suppress(OSError, ValueError, IndexError):
+                descriptor = int(Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()[1], 16)
+                inode = os.readlink(f"/proc/{pid}/fd/{descriptor}")[len("socket:[") : -1]
+                row = next((r for r in _rows(pid, _ESTABLISHED) if r[_INODE] == inode), None)
+                if row is not None and (peer := _peer(pid, row[_LOCAL], row[_REMOTE])):
+                    wait["peer"] = str(peer)
+    return waits
 
 
 class WorkProbe:

@@ -8,11 +8,8 @@ a job whose every step is long and quiet pays for a few looks a minute.
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +19,20 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.waits import open_calls
 from unhang.analyze.waits.leaving import cannot_end
 from unhang.read import read_bundle
-from unhang.watch import BOOTSTRAP, RunOptions
+from unhang.watch import RunOptions
 from unhang.watch.evidence import CONFIRM_S, take_driver
 from unhang.watch.folders import write_whole
-from unhang.watch.process import WorkProbe, are_at_work, children_of, rendezvous_stacks, talks_elsewhere, workers_of_ray
+from unhang.watch.process import (
+    WorkProbe,
+    are_at_work,
+    children_of,
+    may_be_asked,
+    rendezvous_stacks,
+    talks_elsewhere,
+    workers_of_ray,
+)
 from unhang.watch.process_tree import descendants_of, sleep_left_s
-from unhang.watch.ranks import adopt, disown
+from unhang.watch.ranks import disown, unrecorded
 
 FIRST_LOOK_S = 1.0
 MOST_LOOKS = 4
@@ -64,6 +69,10 @@ _SHARED = (
     (open_calls.all_meet_by_files, "each rank looks for files of the others, and none makes one"),
     (open_calls.all_wait_for_ray, "all ranks wait for results of Ray, and no process of the job is at work"),
     (open_calls.all_without_task, "who gives the ranks their tasks waits for Ray, and nothing of the job is at work"),
+    (
+        open_calls.all_wait_in_the_job,
+        "all ranks wait for other threads or processes of the job, and none of these is at work",
+    ),
     (open_calls.left_by_a_failure, "a rank has failed, and the others wait for what no process of the job gives them"),
     (all_in_init, "all ranks are in init_process_group, and it does not end"),
 )
@@ -102,9 +111,10 @@ class Idleness:
         if found := open_calls.all_in_unknown_calls(s):  # where no call is recorded, a loop of them looks the same
             return None if s.case.calls.is_empty and self._work.is_at_work(pids) else found
         found = open_calls.all_wait_for_ray(s) or open_calls.left_by_a_failure(s) or self._without_task(s, pids)
+        job, asks_ray = [self._root, *(p.pid for p in descendants_of(self._root))], bool(open_calls.all_wait_for_ray(s))
+        found = found or (set() if may_be_asked(job) else open_calls.all_wait_in_the_job(s))
         if not found:
             return set()
-        job, asks_ray = [self._root, *(p.pid for p in descendants_of(self._root))], bool(open_calls.all_wait_for_ray(s))
         under_way = (p for p, what in workers_of_ray(job).items() if "." in what)
         asleep, nap_s = (under_way, 0.0) if asks_ray else (job, NAP_S)
         sleeps = any((sleep_left_s(pid) or 0.0) > nap_s for pid in {*asleep} - {*pids})  # a rank, between its questions
@@ -192,7 +202,7 @@ def limit_s(patience: Patience, s: Situation, unheard: Collection[int]) -> float
     Who waits for these alone has no more to wait for than this job has been seen to need: a node that is gone does not come back.
     """
     usual = patience.stall_after_s()
-    idle = (open_calls.all_wait_for_ray, open_calls.left_by_a_failure, open_calls.all_without_task)
+    idle = (holds for holds, _ in _SHARED[1:-1])
     if patience.asked_s is None and not s.waits.edges and any(holds(s) for holds in idle):
         return max(usual, IDLE_STALL_S)  # a call of an actor, or another process, may take its time without a processor
     if waits_for_stopped(s):
@@ -302,82 +312,6 @@ class Silence:
         return Said("stalled", "the launcher waits in its rendezvous", (), time.time_ns() - int(quiet * 1e9))
 
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_TOGETHER_S = 5.0
-_DIGITS = re.compile(rb"\d+")
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What /proc tells of a process. `command`: its arguments without numbers, which differ between ranks."""
-
-    pid: int
-    parent: int
-    start_s: float
-    command: bytes
-    rank: int | None
-    is_launched: bool = False
-    is_led: bool = False  # to the recorder, by its PYTHONPATH
-
-
-def unregistered(missing: Collection[int], registered: Iterable[int], members: Iterable[int]) -> dict[int, int]:
-    """The pids of missing ranks, where the processes leave no choice.
-
-    Args:
-        missing: the ranks that are waited for.
-        registered: pids of the ranks that are known.
-        members: pids of all processes of the job.
-
-    Returns:
-        rank -> pid: the process that its launcher gave the rank's number; or, of one rank alone, the one process that the
-        same parent started together with the known ranks and with the same command.
-    """
-    known = {pid: found for pid in registered if (found := _read(pid)) is not None}
-    others = {pid: found for pid in members if pid not in known and (found := _read(pid)) is not None}
-    numbered = _by_number(missing, others)
-    if numbered or len(missing) != 1:
-        return numbered
-    alike = [o for o in others.values() if o.rank is None and any(_are_siblings(o, k) for k in known.values())]
-    return dict.fromkeys(missing, alike[0].pid) if len(alike) == 1 else {}
-
-
-def _by_number(missing: Collection[int], others: Mapping[int, _Found]) -> dict[int, int]:
-    """By RANK in the environment that they were started with; helpers inherit it from the rank itself."""
-    found: dict[int, list[int]] = {}
-    for other in others.values():
-        above = others.get(other.parent)
-        if other.rank in missing and other.rank is not None and (above is None or above.rank != other.rank):
-            found.setdefault(other.rank, []).append(other.pid)
-    return {rank: pids[0] for rank, pids in found.items() if len(pids) == 1}
-
-
-def _are_siblings(one: _Found, other: _Found) -> bool:
-    is_alike = (one.parent, one.command) == (other.parent, other.command)
-    return is_alike and abs(one.start_s - other.start_s) <= _TOGETHER_S
-
-
-def _read(pid: int) -> _Found | None:
-    with suppress(OSError, ValueError, IndexError):
-        folder = Path(f"/proc/{pid}")
-        fields = (folder / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
-        command = _DIGITS.sub(b"#", (folder / "cmdline").read_bytes())
-        if fields[0] in "ZX" or "python" not in os.path.basename(os.readlink(folder / "exe")):
-            return None
-        given = dict(x.split(b"=", 1) for x in (folder / "environ").read_bytes().split(b"\0") if b"=" in x)
-        rank = given.get(b"RANK", b"")
-        start_s, number = int(fields[19]) / _TICKS_PER_S, int(rank) if rank.isdigit() else None
-        is_led = os.fsencode(BOOTSTRAP) in given.get(b"PYTHONPATH", b"").split(b":")
-        return _Found(pid, int(fields[1]), start_s, command, number, b"LOCAL_RANK" in given, is_led)
-    return None
-
-
-def adopt_missing(run_dir: Path, root_pid: int, missing: Collection[int], registered: Iterable[int]) -> bool:
-    """Whether processes below `root_pid` were found that must be these ranks; they have folders then."""
-    found = unregistered(missing, registered, [p.pid for p in descendants_of(root_pid)] if missing else [])
-    adopt(run_dir, found)
-    return bool(found)
-
-
 def may_still_come(root_pid: int, known: Mapping[int, int], missing: Collection[int], in_init: Collection[int]) -> bool:
     """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
 
@@ -387,14 +321,3 @@ def may_still_come(root_pid: int, known: Mapping[int, int], missing: Collection[
     if not set(missing) <= known.keys():
         pids += [p.pid for p in descendants_of(root_pid) if p.pid not in known.values()]
     return are_at_work(pids, CONFIRM_S)
-
-
-def unrecorded(root_pid: int, only_launched: bool = False, only_misled: bool = False) -> list[int]:
-    """The ranks below a process to which their launcher gave a number; helpers inherit it.
-
-    `only_launched`: those that have a number on their machine too, which a launcher that is still at work has not. `only_misled`:
-    those whose PYTHONPATH does not lead to the recorder; the others may still import what they need before it announces them.
-    """
-    seen = [found for p in descendants_of(root_pid) if (found := _read(p.pid)) is not None]
-    seen = [x for x in seen if (x.is_launched or not only_launched) and not (x.is_led and only_misled)]
-    return sorted({x.rank for x in seen if x.rank is not None})

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.slowness import slowness
 
-from unhang.watch.process import ProcessProbe, talks_elsewhere, workers_of_ray
+from unhang.watch.process import ProcessProbe, may_be_asked, talks_elsewhere, with_peers, workers_of_ray
 from unhang.watch.process_tree import kernel_waits, sleep_left_s
 
 BEGIN = "import fcntl, os, socket, sys, time; a, b = socket.socketpair(); r, w = os.pipe(); "
@@ -134,3 +134,47 @@ def test_a_connection_to_another_host_is_seen(tmp_path: Path, monkeypatch: pytes
                 Path, "read_text", lambda self, table=table: table if str(self).endswith("/tcp") else ""
             )
             assert talks_elsewhere(os.getpid()) is wanted
+
+
+ASKS = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.recv(1)"
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_who_is_at_the_other_end_of_a_connection(is_taken: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = subprocess.Popen([sys.executable, "-S", "-c", ASKS, str(server.getsockname()[1])])
+        taken = server.accept()[0] if is_taken else None
+        try:
+            assert _comes(process.pid, {"call": "recvfrom", "file": "socket"})
+            found = with_peers(process.pid, kernel_waits(process.pid))
+            assert found[str(process.pid)].get("peer") == str(os.getpid())
+        finally:
+            process.kill()
+            process.wait()
+            if taken is not None:
+                taken.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "is_meeting", "may"), [("127.0.0.1", False, False), ("", False, True), ("", True, False)]
+)
+def test_who_may_be_asked_from_outside(address: str, is_meeting: bool, may: bool) -> None:
+    port = next(p for p in range(21000, 32000, 97) if _is_free(p))
+    program = f"import socket, time; s = socket.create_server(('{address}', {port})); print(flush=True); time.sleep(99)"
+    env = {**os.environ, "MASTER_PORT": str(port if is_meeting else 1)}
+    process = subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, env=env)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert may_be_asked([process.pid]) is may
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("", port)):
+            return True
+    except OSError:
+        return False

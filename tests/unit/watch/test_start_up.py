@@ -17,7 +17,7 @@ from tests.slowness import slowness
 from unhang.analyze.situation import Situation
 from unhang.model import Case
 from unhang.testing import make_case, pending
-from unhang.watch import RunOptions, process, suspicion
+from unhang.watch import RunOptions, process, ranks
 from unhang.watch.agent import Agent
 from unhang.watch.ranks import WatchedRank
 
@@ -151,9 +151,9 @@ def test_ranks_that_run_without_the_recorder_are_said_and_nobody_is_suspected(tm
     launcher = subprocess.Popen([sys.executable, str(tmp_path / "launcher.py")], start_new_session=True)
     try:
         until = time.monotonic() + 20 * slowness()
-        while not suspicion.unrecorded(launcher.pid) and time.monotonic() < until:
+        while not ranks.unrecorded(launcher.pid) and time.monotonic() < until:
             time.sleep(0.1)
-        assert suspicion.unrecorded(launcher.pid) == [1]
+        assert ranks.unrecorded(launcher.pid) == [1]
         agent = Agent(RunOptions(report_dir=tmp_path, stall_after_s=0.1), tmp_path, launcher.pid, told, -1)
         time.sleep(0.2)
         agent._on_silence(time.monotonic())

@@ -13,8 +13,7 @@ import pytest
 from tests.slowness import slowness
 
 from unhang.watch.process_tree import descendants_of
-from unhang.watch.ranks import adopt, disown, is_adopted
-from unhang.watch.suspicion import unregistered
+from unhang.watch.ranks import adopt, disown, is_adopted, unregistered
 
 # Forks children alike and starts one of another command, tells their pids, and ends when stdin does.
 LAUNCHER = """

@@ -283,6 +283,32 @@ def is_under_way(worker: ThreadStack) -> bool:
     return worker.name.startswith(OF_RAY) and ("." in worker.name or bool(user_frames(worker.frames)))
 
 
+# What another thread or process of the job gives; no file, no terminal, no pause, nobody who asks from outside.
+_OF_THE_JOB = {
+    "an event or condition", "a lock", "a thread that does not end", "the result of another thread", "the results of other threads", "a queue",
+    "a full queue", "a queue to be emptied", "a lock of several processes", "a child process", "a pipe", "a socket",
+}  # fmt: skip
+
+
+def all_wait_in_the_job(s: Situation) -> set[int]:
+    """All ranks, if each of their threads waits for a thread or a process of the program, and no call of a group is under way.
+
+    One at least waits for a process, a lock, or room in a queue: events, orders and the ends of threads a program at rest waits for, too.
+    """
+    found = _all_ranks(s, lambda a: a.awaits in _OF_THE_JOB)
+    if not any(s.activities[r].awaits in ("a socket", "a pipe", "a lock", "a full queue") for r in found):
+        return set()
+    beside = (t for r in found for t in s.case.ranks[r].own_stacks if not t.is_main and user_frames(t.frames))
+    return found if all(awaited_in(t) in _OF_THE_JOB for t in beside) else set()
+
+
+def answerer_of(s: Situation, rank: int) -> int | None:
+    """The rank from which a rank's main thread waits for something over a connection within the machine; it may be the rank itself."""
+    main = s.case.ranks[rank].main_stack if rank in s.case.ranks else None
+    pid = main.kernel.peer if main is not None and main.kernel is not None else 0
+    return next((r for r, e in s.case.ranks.items() if pid and e.identity.pid == pid), None)
+
+
 def left_by_a_failure(s: Situation) -> set[int]:
     """The ranks that are left where others have failed, if each waits for a process of the program or a thread of its own, and for no rank."""
     failed = {f.rank for f in s.failures}

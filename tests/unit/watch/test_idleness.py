@@ -1,0 +1,67 @@
+"""Ranks that no recorded wait accounts for: all wait for other threads and processes of their job, and nobody else may end that."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from unhang.analyze.situation import Situation
+from unhang.analyze.waits.open_calls import all_wait_in_the_job
+from unhang.model import Frame, ThreadStack
+from unhang.model.frames import KernelWait
+from unhang.testing import make_case
+from unhang.watch import suspicion
+
+_READS, _ASKS = Frame("/usr/lib/python3.11/socket.py", 706, "readinto"), Frame("train.py", 4, "reward")
+_ASKED = ThreadStack("MainThread", (_READS, _ASKS), is_main=True, kernel=KernelWait("recvfrom", "socket"))
+_JOINS = ThreadStack("MainThread", (Frame("/usr/lib/python3.11/threading.py", 1119, "join"), _ASKS), is_main=True)
+_LOCKS = ThreadStack("MainThread", (Frame("/usr/lib/python3.11/threading.py", 320, "acquire"), _ASKS), is_main=True)
+_TYPES = ThreadStack("MainThread", (_ASKS,), is_main=True, kernel=KernelWait("read", "terminal"))
+
+
+def idle(*stacks: ThreadStack, calls: tuple[str, ...] = (), beside: tuple[ThreadStack, ...] = ()) -> Situation:
+    more = {r: {"stacks": (stack, *beside)} for r, stack in enumerate(stacks)}
+    return Situation(make_case({0: calls}, world=len(stacks), hang=None, more=more))
+
+
+@pytest.mark.parametrize(
+    ("stacks", "calls", "found"),
+    [
+        ((_JOINS, _ASKED), (), {0, 1}),
+        ((_JOINS, _LOCKS), (), {0, 1}),
+        ((_JOINS, _JOINS), (), set()),
+        ((_TYPES, _ASKED), (), set()),
+        ((_JOINS, _ASKED), ("barrier@main:9 !",), set()),
+    ],
+    ids=[
+        "one asks another process",
+        "one wants a lock",
+        "nobody asks a process",
+        "one waits for a person",
+        "a call is open",
+    ],
+)
+def test_all_ranks_wait_for_the_job_itself(
+    stacks: tuple[ThreadStack, ...], calls: tuple[str, ...], found: set[int]
+) -> None:
+    assert all_wait_in_the_job(idle(*stacks, calls=calls)) == found
+
+
+def test_a_thread_that_sleeps_or_works_may_end_their_waits() -> None:
+    holds = ThreadStack("service", (Frame("/usr/lib/python3.11/threading.py", 327, "wait"), _ASKS))
+    assert all_wait_in_the_job(idle(_JOINS, _ASKED, beside=(holds,))) == {0, 1}
+    assert all_wait_in_the_job(idle(_JOINS, _ASKED, beside=(holds, ThreadStack("loads", (_ASKS,))))) == set()
+
+
+@pytest.mark.parametrize("may_come", [False, True])
+def test_where_somebody_from_outside_may_ask_nobody_is_suspected(
+    may_come: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(suspicion, "may_be_asked", lambda pids: may_come)
+    monkeypatch.setattr(suspicion, "talks_elsewhere", lambda pid: False)
+    monkeypatch.setattr(suspicion, "sleep_left_s", lambda pid: None)
+    idleness = suspicion.Idleness(tmp_path, os.getpid())
+    monkeypatch.setattr(idleness._work, "is_at_work", lambda pids: False)
+    assert idleness.ranks(idle(_JOINS, _ASKED), []) == (set() if may_come else {0, 1})
