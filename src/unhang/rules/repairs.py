@@ -16,9 +16,10 @@ from unhang.analyze.program.source import around, surroundings
 from unhang.analyze.program.trees import calls_on, covers, inside, last_name, names_in, parameters_of, program_nodes
 from unhang.analyze.situation import Situation
 from unhang.model import Case, Fix, Frame, Gate, RaisedError, user_frames
+from unhang.model.findings import LOOK
 from unhang.rules import wording as w
 from unhang.rules.advice import gate_of
-from unhang.rules.base import CLEAN, Found, edit
+from unhang.rules.base import AGAIN, CLEAN, Found, edit
 from unhang.rules.failure import names_cause
 from unhang.rules.item_repairs import of_item
 from unhang.rules.known_repairs import of_error
@@ -362,3 +363,28 @@ def of_copies(s: Situation, d: Divergence, found: Found) -> Found:
         location=told,
         condition=None,
     )
+
+
+def in_one_order(d: Divergence) -> tuple[Fix, ...]:
+    """For two roles, each with a program of its own, that came to two calls which cannot meet."""
+    if not d.of_roles or not d.odd_path or not d.reference_path:
+        return ()
+    (mine, odd), (theirs, others) = (
+        (x.op.split(":")[-1], p[-1]) for x, p in ((d.odd_call, d.odd_path), (d.reference_call, d.reference_path))
+    )
+    return (
+        edit(
+            f"Let both roles come to {mine} and {theirs} in one order, and count their rounds alike",
+            f"# {w.spot(odd)}: {mine} on {w.name_ranks(d.odd)}; {w.spot(others)}: {theirs} on {w.name_ranks(d.reference)}\n"
+            "# which of the two does each role make first in a round, and from which number on does it count the rounds in which it makes it?",
+            verify=f"{AGAIN}: all ranks pass this call",
+            kind=LOOK,
+        ),
+    )
+
+
+def guarded_in_role(d: Divergence) -> Frame | None:
+    """Of two roles: the one line below the place where they part that a condition guards."""
+    paths = (d.odd_path, d.reference_path) if d.of_roles and d.fork is not None else ()
+    found = [f for p in paths for f in p[d.fork.depth + 1 :] if around(f).conditions] if d.fork is not None else []
+    return found[0] if len(found) == 1 else None

@@ -7,7 +7,7 @@ is the first call from which on the two streams of calls stay different.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unhang.analyze.calls.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.calls.habits import Habits
@@ -25,7 +25,7 @@ from unhang.analyze.program.rounds import (
     ran_out,
     rounds_of,
 )
-from unhang.analyze.program.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
+from unhang.analyze.program.sides import ByCondition, are_a_round_ahead, are_roles, told_by_condition
 from unhang.analyze.program.source import Condition, surroundings
 from unhang.analyze.program.ways_out import way_out_of
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
@@ -38,7 +38,7 @@ class Divergence:
     `seq` is the first different position, `stuck_seq` the one that cannot complete. `differs`: op, size or path.
     `has_majority`: it is sure who is wrong, by majority or by habit. `by_condition`: where it is not, the rank condition that tells it.
     `skipped`: the odd ranks left out the reference's call and went on to what follows it. `reference_path` then is the way on which they made it before.
-    `added`: they made a call more of a round that the program fixes.
+    `added`: they made a call more of a round that the program fixes. `of_roles`: each side has a program of its own.
     """
 
     group: ProcessGroup
@@ -57,6 +57,7 @@ class Divergence:
     skipped: bool
     left_loop: LeftLoop | None
     added: bool = False
+    of_roles: bool = False
 
     @property
     def is_decided(self) -> bool:
@@ -218,6 +219,9 @@ def divergence_at(
     if not odd or (split[2] and not set(odd) <= set(split[1])):
         seq, shift, calls = stuck.seq, 0, dict(stuck.calls)
         reference, odd, has_majority = split
+    if seq < stuck.seq and not shift and _of_two_roles(case, streams, seq, calls, (reference, odd)):
+        found = _describe(case, stuck, streams, (stuck.seq, 0), dict(stuck.calls), (*split[:2], False))
+        return replace(found, of_roles=True)
     found = _describe(case, stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
     is_open = not shift and found.left_loop is None and found.by_condition is None and len(reference) <= len(odd)
     if is_open and (makers := found.made_by_data) is not None:
@@ -278,19 +282,16 @@ def _those_with_a_path_first(streams: Streams, ranks: tuple[int, ...], seq: int)
     return tuple(sorted(ranks, key=lambda r: (not streams.path(r, seq), r)))
 
 
-def _by_condition(
-    case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]]
-) -> ByCondition | None:
-    """What a rank condition tells of two sides, each of which came there on one way."""
-    ways = [{streams.path(r, seq) or () for r in ranks} for ranks in sides]
-    if any(len(way) > 1 for way in ways):
-        return None
-    one, other = (way.pop() for way in ways)
-    fork = fork_of(one, other)
-    if fork is None:
-        return None
-    first, second = (Side(ranks, path[fork.depth :]) for ranks, path in zip(sides, (one, other), strict=True))
-    return decided_by_condition(case, first, second)
+def _of_two_roles(
+    case: Case,
+    streams: Streams,
+    seq: int,
+    calls: Mapping[int, CollectiveCall],
+    sides: tuple[tuple[int, ...], tuple[int, ...]],
+) -> bool:
+    """Whether equal calls met that two roles of the program make, each on its own lines: no side leaves anything there, and none is the usual one later."""
+    is_equal = len({signature(calls[r]) for side in sides for r in side}) == 1
+    return is_equal and are_roles(case, sides, [streams.path(side[0], seq) or () for side in sides])
 
 
 def _is_by_rounds(
@@ -338,7 +339,8 @@ def _describe(
     reference, odd = (_those_with_a_path_first(streams, ranks, seq) for ranks in (reference, odd))
     ref_path, odd_path = (streams.path(ranks[0], seq) or () for ranks in (reference, odd))
     same_program = shift <= 0 and fork_of(ref_path, odd_path) is not None
-    by_condition = None if has_majority else _by_condition(case, streams, seq, (reference, odd))
+    ways = [{streams.path(r, seq) or () for r in ranks} for ranks in (reference, odd)]
+    by_condition = None if has_majority else told_by_condition(case, (reference, odd), ways)
     if by_condition is not None and by_condition.odd == reference:
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
     can_leave = same_program and by_condition is None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang.analyze.program.callpath import is_same_function
+from unhang.analyze.program.callpath import Path, fork_of, is_same_function
 from unhang.analyze.program.rank_conditions import OPERATORS, RankView, Value
 from unhang.analyze.program.source import (
     Condition,
@@ -84,6 +84,32 @@ def is_split_by(case: Case, condition: Condition, passing: Iterable[int], others
     """Whether by its rank each of the former passes a condition for certain, and none of the others does."""
     passes, theirs = ([v.passes for v in _values(case, condition, ranks)] for ranks in (passing, others))
     return all(passes) and not any(theirs)
+
+
+def _parted(sides: Sequence[Sequence[int]], paths: Sequence[Path]) -> tuple[Side, Side] | None:
+    """The sides from the function on in which their ways part."""
+    fork = fork_of(*paths)
+    if fork is None:
+        return None
+    one, other = (Side(tuple(ranks), path[fork.depth :]) for ranks, path in zip(sides, paths, strict=True))
+    return one, other
+
+
+def told_by_condition(
+    case: Case, sides: Sequence[Sequence[int]], ways: Sequence[Collection[Path]]
+) -> ByCondition | None:
+    """As `decided_by_condition`, of two sides each of which came there on one way, outermost line first."""
+    parted = _parted(sides, [next(iter(way)) for way in ways]) if all(len(way) == 1 for way in ways) else None
+    return decided_by_condition(case, *parted) if parted else None
+
+
+def are_roles(case: Case, sides: Sequence[Sequence[int]], paths: Sequence[Path]) -> bool:
+    """Whether two sides are in the two branches of one condition on the rank: each has a program of its own, and equal calls of theirs are meant to meet."""
+    parted = _parted(sides, paths)
+    if parted is None:
+        return False
+    places = [{(c.path, c.line) for _, c in _conditions(case, *pair)} for pair in (parted, parted[::-1])]
+    return not places[0].isdisjoint(places[1])
 
 
 def _has_counterpart(case: Case, frame: Frame, side: Side, against: Side) -> bool:

@@ -35,7 +35,7 @@ from unhang.rules.advice import (
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_apart, of_best_metric
 from unhang.rules.remedies import NO_REMEDY, led_by_python, remedy_of
-from unhang.rules.repairs import of_copies
+from unhang.rules.repairs import guarded_in_role, in_one_order, of_copies
 
 
 @rule("rank-dependent-collective", needs=("calls",))
@@ -162,13 +162,16 @@ def _parted(s: Situation, d: Divergence) -> Found:
     say, more = _named(d, gate, frame, hidden, say, more)
     is_open = gate is None and hidden is None
     remedy = (by_python or remedy_of(s, d, frame, list(own))) if is_open else NO_REMEDY
-    fixes, gate = (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes, remedy.gate or gate
+    fixes, gate = (
+        (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes or in_one_order(d),
+        remedy.gate or gate,
+    )
     if (own_side := _on_every_way(d, gate)) is not None:
         fixes = (own_side, *fixes[-1:])
-    if one_sided and not remedy.fixes:
+    if one_sided and not remedy.fixes and not d.of_roles:
         fixes, gate = (decided_together(*one_sided),), one_sided[1]
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
-    undecided = one_sided[0] if one_sided else d.location if d.in_library else None
+    undecided = one_sided[0] if one_sided else d.location if d.in_library else guarded_in_role(d)
     is_plain = say in ("alone", "skipped") and d.by_condition is None
     passed = way_past(frame, gate, is_switch=say == "alone") if say in ("skipped", "alone") else None
     told = caught[0] if caught else remedy.at or passed or (frame if d.is_decided else undecided)
