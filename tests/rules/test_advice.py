@@ -12,7 +12,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import Fix, Frame
 from unhang.model.findings import LIMIT, limits_last
 from unhang.rules.advice import fixes_of, of_skipped_part, part_left_out
-from unhang.rules.host_waits import bound_item, fresh_lock
+from unhang.rules.item_repairs import bound_item, fresh_lock
 from unhang.rules.registry import judge
 from unhang.testing import make_case
 

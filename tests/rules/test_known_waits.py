@@ -11,7 +11,7 @@ import pytest
 from tests.unit.analyze.small_programs import frame, program, thread
 from unhang.model import Case, Finding, Frame, ThreadStack
 from unhang.model.frames import KernelWait, WaitingTask
-from unhang.rules.host_waits import of_worker
+from unhang.rules.item_repairs import of_worker
 from unhang.rules.known_repairs import known_waits
 from unhang.testing import judge, make_case
 

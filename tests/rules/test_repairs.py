@@ -14,7 +14,7 @@ from unhang.analyze.program.finite import origin_in, raised_for
 from unhang.analyze.program.source import Condition, surroundings
 from unhang.model import Fix, Frame, RaisedError
 from unhang.rules.advice import decided_together, fixes_of
-from unhang.rules.host_waits import of_worker
+from unhang.rules.item_repairs import of_worker
 from unhang.rules.repairs import (
     of_draws,
     of_exception,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.analyze.program.source import surroundings
-from unhang.analyze.program.trees import line_text
+from unhang.analyze.program.trees import calls_on, last_name, line_text
 from unhang.analyze.waits.polling import asks_database, polled_by_test, polled_for
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
@@ -329,6 +329,10 @@ def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:
     last = {t.name: (_awaited_by(t), user_frames(t.frames)[0]) for t in tasks if not t.awaits and user_frames(t.frames)}
     asleep = {name for name, (awaits, _) in last.items() if awaits == _OF_A_SLEEP}
     places = {place for name, place in last.items() if name not in asleep} or set(last.values())
+    if len(places) > 1 and frame is not None:
+        begun = {last_name(c.func) for c in calls_on(frame.file, frame.line)}
+        firsts = {last[t.name] for t in tasks if t.name in last and user_frames(t.frames)[-1].function in begun}
+        places = firsts if len(firsts) == 1 else places  # the one whose end the thread waits for
     if len(places) != 1:
         return Activity("lock", "a wait for its tasks", frame, "its tasks")
     awaits, at = places.pop()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from textwrap import indent
 from typing import Any, NamedTuple
 
 from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY, TASK_OF_RAY
-from unhang.analyze.program.source import endless_loop, function_at, loop_around
+from unhang.analyze.program.callpath import is_same_function
+from unhang.analyze.program.source import loop_around
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits import given_back, host_waits, locks, outside_waits, own_threads, polling, queues
@@ -18,6 +17,7 @@ from unhang.model import Fix, Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.findings import LIMIT, LOOK
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, card_of, edit, with_words
+from unhang.rules.item_repairs import fresh_lock
 from unhang.rules.known_repairs import known_repairs
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
 from unhang.rules.start_repairs import left_by_asking
@@ -53,9 +53,12 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Fix]:
         return
     yield from _of_locks(s, late, frame, evidence)
     yield from _of_outside(s, late, frame, evidence)
-    yield from _of_what_another_tells(late, frame, evidence)
+    yield from _of_what_another_tells(s, late, frame, evidence)
     yield from _of_tasks_and_pools(late, frame, evidence)
     yield from _of_children(s, late, frame, evidence)
+    if late.activity.is_polled and (made := polling.made_on_one(frame)) and _have_left(s, late, frame):
+        who, passed = w.verb(late.victims, "it has", "they have"), w.name_ranks(late.victims)
+        yield _fix("one on each node", made=w.spot(made[0]), test=made[1], have=who, passed=passed, rank=late.rank)
     if named := polling.name_by_hash(frame):
         yield _fix("same name", spot=w.spot(named), look=w.spot(frame))
     if circle := host_waits.actor_circle(frame):
@@ -74,6 +77,12 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
         yield _in_one_order(two)
     if awaits in _OF_A_LOCK and (own_place := locks.held_by_parent(evidence.tasks)):
         yield _fix("leave the place", own_place, taken_at=w.spot(own_place.inner))
+    kept = queues.kept_over_wait(frame, evidence.own_stacks) if awaits == "a lock" and not evidence.tasks else None
+    if kept is not None:
+        text, behind = line_text(kept.holds.file, kept.holds.line), ""
+        if kept.ends is not None:
+            behind = f"; what would end that, {w.spot(kept.ends)}, is behind the same lock"
+        yield _fix("no wait with a lock", kept, text=text, behind=behind)
     if awaits == "an event or condition" and (told := locks.lost_notice(frame)):
         yield _fix("wait for what is told", told)
     holder = s.case.ranks.get(-1 if (rank := holder_of(s, late)) is None else rank)
@@ -153,7 +162,15 @@ def _of_database(s: Situation, late: LateRank, frame: Frame) -> Iterator[Fix]:
         yield _fix("commit at once", writes=writes, base=polling.asks_database(frame.file, frame.line))
 
 
-def _of_what_another_tells(late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Fix]:
+def _have_left(s: Situation, late: LateRank, frame: Frame) -> bool:
+    """Whether a rank that waits for this one has the function in which it stands behind it: it is at a later line of one that both run."""
+    mine = user_frames(s.case.ranks[late.rank].main_frames)
+    theirs = [f for r in late.victims if r in s.case.ranks for f in user_frames(s.case.ranks[r].main_frames)]
+    ran_past = any(is_same_function(f, g) and g.line > f.line for f in mine for g in theirs)
+    return ran_past and not any(is_same_function(frame, g) for g in theirs)
+
+
+def _of_what_another_tells(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Fix]:
     """Of a wait for what another thread or task of the process does, or has."""
     threads, awaits = evidence.own_stacks, late.activity.awaits
     if body := own_threads.body_waits(threads):
@@ -180,6 +197,9 @@ def _of_what_another_tells(late: LateRank, frame: Frame, evidence: RankEvidence)
         owner = apart.queue.rpartition(".")[0]
         name = f"{owner}.taking" if owner else "taking"
         yield _fix("take one at a time", apart, lock=name, text=indent(apart.text, "    "), was=apart.text)
+    of_several = any(f.file.endswith("/multiprocessing/queues.py") for t in threads for f in t.frames)
+    if awaits == "a queue" and of_several and (last := queues.one_end(frame)) and _have_left(s, late, frame):
+        yield _fix("put it back", last, leaves=w.line_at(last.path, last.leaves))
     if awaits == "a queue" and (filler := queues.waiting_fillers(frame, threads)):
         who = ", ".join(filler.threads[:3])
         yield _fix("ask the fillers", filler, who=who, line=line_text(filler.stands.file, filler.stands.line))
@@ -321,73 +341,6 @@ def without_its_server(evidence: RankEvidence, frame: Frame | None) -> Fix | Non
         f"while not {found.event}.wait(1.0) and {found.thread}.is_alive():\n    pass",
         verify=f"{AGAIN}: the process ends",
     )
-
-
-_DRAWS = re.compile(r"/(?:random|numpy)[/.]|/torch/(?:_tensor|functional)\.py$")
-# Nobody else of the worker's process is there to end such a wait.
-_IS_TOLD = re.compile(r"\.(?:wait|acquire|recv)\(\)(?=\s*(?:#|$))")
-
-
-def of_worker(
-    place: Frame | None, otherwise: Frame | None, frames: Sequence[Frame] = ()
-) -> tuple[str, Mapping[str, object]]:
-    """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands; `frames`: all of the worker's."""
-    if inherited := fresh_lock(place):
-        return "fresh lock", inherited
-    if searched := _search_of_item(frames):
-        return ("usable items" if searched["draws_item"] else "next item"), searched
-    if bound := bound_item(place or otherwise):
-        return "bound the item", bound
-    text = line_text(place.file, place.line) if place is not None else ""
-    if place is not None and _IS_TOLD.search(text):
-        return "not told", {"told_at": w.spot(place), "waits": text}
-    if place is not None and (waits := polling.polled_for(place.file, place.line)):
-        return "polls", {"told_at": w.spot(place), "waits": waits}
-    line = host_waits.unread_errors(place.file) if place and "stdout" in text else 0
-    return ("no pipe for errors", {"starts": w.line_at(place.file, line)}) if place and line else ("no fork", {})
-
-
-def fresh_lock(place: Frame | None) -> Mapping[str, object]:
-    """The words of the fix for a loader's worker that waits for a lock which it got by the fork; nothing where it waits for another thing."""
-    found = host_waits.forked_lock(place) if place is not None else None
-    if found is None:
-        return {}
-    owner, _, name = found.what.rpartition(".")
-    of_object = f'lambda: setattr({owner}, "{name}", {found.made})'
-    renew = of_object if owner else f"lambda: globals().update({name}={found.made})"
-    return {"made_at": w.spot(found.at), "what": found.what, "renew": renew}
-
-
-def bound_item(place: Frame | None) -> Mapping[str, object]:
-    """The words of the fix for a loader's worker that is in a loop without a bound; nothing where it is not."""
-    loop = endless_loop(place) if place is not None else None
-    if place is None or loop is None:
-        return {}
-    return {"loop_at": w.line_at(place.file, loop.lineno), "item_of": place.function}
-
-
-def _search_of_item(frames: Sequence[Frame]) -> Mapping[str, object]:
-    """The words of the fix for a worker that looks in a `while` for a part of one item of a map-style data set; nothing where it waits, or does something else."""
-    own = user_frames(frames)
-    if not own or (frames[0] != own[0] and not _DRAWS.search(frames[0].file)):
-        return {}
-    found = next(((f, n) for f in own if isinstance(n := loop_around(f.file, f.line), ast.While)), None)
-    gives = next((f for f in own if f.function == "__getitem__"), None)
-    function = function_at(gives.file, gives.line) if gives is not None else None
-    if (
-        found is None
-        or gives is None
-        or function is None
-        or len(function.args.args) != 2
-        or own.index(found[0]) > own.index(gives)
-    ):
-        return {}
-    at, loop = found
-    return {
-        "loop_at": w.line_at(at.file, loop.lineno), "item_of": at.function,
-        "gives_at": w.line_at(gives.file, function.lineno), "index": (index := function.args.args[1].arg),
-        "draws_item": any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id == index for n in ast.walk(loop)),
-    }  # fmt: skip
 
 
 def timer_off(s: Situation) -> Mapping[str, object]:

@@ -1,15 +1,19 @@
-"""First fixes of what one item of the data raises: the item cannot be decoded, made or divided by; and of a model that each rank sizes by its own data."""
+"""First fixes of what one item of the data raises: the item cannot be decoded, made or divided by; of a model that each rank sizes by its own data.
+
+Also of a worker that is stuck in an item.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.analyze.program.source import frame_at, function_at, nearest, surroundings
+from unhang.analyze.program.source import endless_loop, frame_at, function_at, loop_around, nearest, surroundings
 from unhang.analyze.program.trees import inside, last_name, line_text, nodes_of, program_nodes, read_source
+from unhang.analyze.waits import host_waits, polling
 from unhang.model import Case, Fix, Frame, RaisedError, user_frames
 from unhang.read.stack_texts import ORIGINAL, last_traceback
 from unhang.rules import wording as w
@@ -281,3 +285,70 @@ def _largest(path: str, node: ast.stmt, value: ast.expr, text: str, ends: str) -
         f"largest = torch.tensor({ast.unparse(value)})\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\n{ends}",
         verify=CLEAN,
     )
+
+
+_DRAWS = re.compile(r"/(?:random|numpy)[/.]|/torch/(?:_tensor|functional)\.py$")
+# Nobody else of the worker's process is there to end such a wait.
+_IS_TOLD = re.compile(r"\.(?:wait|acquire|recv)\(\)(?=\s*(?:#|$))")
+
+
+def of_worker(
+    place: Frame | None, otherwise: Frame | None, frames: Sequence[Frame] = ()
+) -> tuple[str, Mapping[str, object]]:
+    """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands; `frames`: all of the worker's."""
+    if inherited := fresh_lock(place):
+        return "fresh lock", inherited
+    if searched := _search_of_item(frames):
+        return ("usable items" if searched["draws_item"] else "next item"), searched
+    if bound := bound_item(place or otherwise):
+        return "bound the item", bound
+    text = line_text(place.file, place.line) if place is not None else ""
+    if place is not None and _IS_TOLD.search(text):
+        return "not told", {"told_at": w.spot(place), "waits": text}
+    if place is not None and (waits := polling.polled_for(place.file, place.line)):
+        return "polls", {"told_at": w.spot(place), "waits": waits}
+    line = host_waits.unread_errors(place.file) if place and "stdout" in text else 0
+    return ("no pipe for errors", {"starts": w.line_at(place.file, line)}) if place and line else ("no fork", {})
+
+
+def fresh_lock(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a loader's worker that waits for a lock which it got by the fork; nothing where it waits for another thing."""
+    found = host_waits.forked_lock(place) if place is not None else None
+    if found is None:
+        return {}
+    owner, _, name = found.what.rpartition(".")
+    of_object = f'lambda: setattr({owner}, "{name}", {found.made})'
+    renew = of_object if owner else f"lambda: globals().update({name}={found.made})"
+    return {"made_at": w.spot(found.at), "what": found.what, "renew": renew}
+
+
+def bound_item(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a loader's worker that is in a loop without a bound; nothing where it is not."""
+    loop = endless_loop(place) if place is not None else None
+    if place is None or loop is None:
+        return {}
+    return {"loop_at": w.line_at(place.file, loop.lineno), "item_of": place.function}
+
+
+def _search_of_item(frames: Sequence[Frame]) -> Mapping[str, object]:
+    """The words of the fix for a worker that looks in a `while` for a part of one item of a map-style data set; nothing where it waits, or does something else."""
+    own = user_frames(frames)
+    if not own or (frames[0] != own[0] and not _DRAWS.search(frames[0].file)):
+        return {}
+    found = next(((f, n) for f in own if isinstance(n := loop_around(f.file, f.line), ast.While)), None)
+    gives = next((f for f in own if f.function == "__getitem__"), None)
+    function = function_at(gives.file, gives.line) if gives is not None else None
+    if (
+        found is None
+        or gives is None
+        or function is None
+        or len(function.args.args) != 2
+        or own.index(found[0]) > own.index(gives)
+    ):
+        return {}
+    at, loop = found
+    return {
+        "loop_at": w.line_at(at.file, loop.lineno), "item_of": at.function,
+        "gives_at": w.line_at(gives.file, function.lineno), "index": (index := function.args.args[1].arg),
+        "draws_item": any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id == index for n in ast.walk(loop)),
+    }  # fmt: skip

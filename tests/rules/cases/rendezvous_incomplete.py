@@ -21,6 +21,11 @@ _WAITS = (
 
 _INIT = {r: [pending("init_process_group", where="main:3")] for r in (0, 1, 2)}
 
+_DONE = pending("init_process_group", done=True, where="main:3")
+_AGAIN = {
+    r: [_DONE, *([pending("init_process_group", index=2, where="main:3")] if r < 3 else [])] for r in range(4)
+}  # a group that is made anew
+
 _OWN = "+ torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint={}:29500 train.py\ntorch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
 
 CASES = {
@@ -33,6 +38,7 @@ CASES = {
             (3,),
             2,
         ),
+        Fires(make_case({}, hang="suspected", pending=_AGAIN, stacks={3: "main:2"}), (3,), 2),
         Fires(make_case({}, world=6, hang="suspected", pending=_INIT, absent=(3,), out_of_sight=(4, 5)), (3,)),
         Quiet(
             make_case({}, hang="suspected", pending=_INIT, out_of_sight=(3,)), "a rank of another node may have come"

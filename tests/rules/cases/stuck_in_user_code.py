@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.rules.notation import Later, log_case, make_case
-from unhang.model import ProcessState
-from unhang.testing import Fires, Quiet, ended, raised
+from unhang.model import Case, Frame, ProcessState, ThreadStack
+from unhang.testing import Fires, Quiet, ended, path, raised
 
 _PASTED = """\
 rank 0:
@@ -91,6 +93,65 @@ def _solves(head: str) -> Later:
     return make_case(_WAIT, hang="suspected", stacks=stacks, states=states, source=_SOLVES.replace("HEAD", head))
 
 
+_WRITES = """def finish(done):
+    done.wait()
+
+def write(part, done):
+    save(part)
+    done.set()
+
+def main(pool, done):
+    pool.submit(write, part, done)
+    finish(done)
+"""
+
+
+def _kept(text: str, beside: str = "") -> Later:
+    """Rank 1 waits for an event; its work has kept an exception. `beside`: another thread of its own."""
+
+    def made() -> Case:
+        stacks = {**_COMM, 1: "main:10>finish:2>~lock"}
+        case = make_case(_WAIT, hang="suspected", stacks=stacks, source=_WRITES)()
+        mine = case.ranks[1]
+        file = mine.main_frames[-1].file
+        error = raised(text)
+        error = replace(error, frames=tuple(replace(f, file=file) for f in error.frames))
+        own = (ThreadStack("writer", tuple(replace(f, file=file) for f in path(beside))),) if beside else ()
+        return replace(case, ranks={**case.ranks, 1: replace(mine, kept=(error,), stacks=(*mine.stacks, *own))})
+
+    return made
+
+
+_DRIVES = """import ray
+
+def fit(workers, shards):
+    losses = ray.get([workers[i].step.remote(n) for i, n in shards if n > 0])
+    return losses
+
+def step(n):
+    all_reduce(n)
+"""
+
+
+def _driven(source: str = _DRIVES) -> Later:
+    """Rank 1, an actor of Ray, has no task; the others are in the method that the driver has called."""
+
+    def made() -> Case:
+        idle = ThreadStack(
+            "MainThread", (Frame("/env/site-packages/ray/_private/worker.py", 1069, "main_loop"),), is_main=True
+        )
+        line = 1 + next(i for i, text in enumerate(source.splitlines()) if "all_reduce" in text)
+        stacks = {**dict.fromkeys((0, 2, 3), f"step:{line}>~comm"), 1: idle}
+        case = make_case(
+            {r: ["all_reduce[8]@step:9 !"] for r in (0, 2, 3)}, hang="suspected", stacks=stacks, source=source
+        )()
+        file = next(f.file for f in case.ranks[0].main_frames if f.is_user)
+        gets = Frame("/env/site-packages/ray/_private/worker.py", 1007, "get_objects")
+        return replace(case, launcher_stacks=(ThreadStack("MainThread", (gets, Frame(file, 4, "fit")), is_main=True),))
+
+    return made
+
+
 CASES = {
     "rank-stuck-in-user-code": (
         Fires(log_case(_PASTED), (1,), 33),
@@ -112,6 +173,17 @@ CASES = {
             ),
             (1,),
             60,
+        ),
+        Fires(_kept("KeyError: 'c7'@write:5"), (1,), 5, cause="user-exception"),
+        Fires(_kept("KeyError: 'c7'@write:5", beside="write:5"), (1,), 2, cause="rank-stuck-in-user-code"),
+        Fires(_kept("KeyError: 'c7'@load:9"), (1,), 2, cause="rank-stuck-in-user-code"),
+        Fires(_driven(), (1,), 4, cause="code-divergence"),
+        Fires(_driven(_DRIVES.replace(" if n > 0", "")), (1,), 4, cause="rank-stuck-in-user-code"),
+        Fires(
+            _driven(_DRIVES.replace("    all_reduce", "    if n == 0:\n        return\n    all_reduce")),
+            (1,),
+            4,
+            cause="rank-stuck-in-user-code",
         ),
         Fires(_solves("while hi - lo > eps"), (1,), 2),
         Fires(_solves("for _ in range(99)"), (1,), 7),

@@ -149,6 +149,16 @@ def test_an_idle_loop_is_where_its_last_task_is(program: Path) -> None:
     assert (found.frame, found.awaits, found.detail) == (inner, "a queue", "a wait for a queue in the task Task-2")
 
 
+@pytest.mark.parametrize(("begun", "awaits"), [("work", "a queue"), ("other", "its tasks")])
+def test_of_several_tasks_the_one_counts_whose_end_the_thread_waits_for(program: Path, begun: str, awaits: str) -> None:
+    main = replace(at(program, "work()"), function=begun)
+    tasks = (
+        WaitingTask("Task-1", (Frame(f"{LIB}/asyncio/queues.py", 158, "get"), at(program, "h.wait()"), main)),
+        WaitingTask("Task-2", (Frame(f"{LIB}/asyncio/queues.py", 158, "put"), at(program, "x = conn.recv(9)"))),
+    )
+    assert activity_of(rank(thread(*LOOP, at(program, "work()")), tasks=tasks)).awaits == awaits
+
+
 def test_a_callback_that_runs_in_a_loop_is_its_own_code(program: Path) -> None:
     tasks = (WaitingTask("Task-2", (at(program, "h.wait()"),)),)
     found = activity_of(rank(thread(at(program, "work()"), *LOOP[1:], at(program, "work()")), tasks=tasks))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.analyze.small_programs import frame, program
 from unhang.analyze.waits.given_back import Takes, kept_connections, kept_place, not_done
-from unhang.analyze.waits.own_threads import ended_producer, not_told, untold
+from unhang.analyze.waits.own_threads import ended_producer, not_told, not_told_by_work, untold, work_given
 from unhang.model import Frame, RaisedError
 
 _PLACES = """
@@ -212,8 +212,55 @@ def test_a_thread_that_leaves_the_queue_without_a_word(way: str, last: str, is_t
         ("try:\n        if broken:\n            return\n    finally:\n        done.set()", False),
         ("if broken:\n        done.set()\n    else:\n        done.set()", False),
         ("other.set()", False),
+        ("left.count -= 1\n    if left.count == 0:\n        done.set()", False),
+        ("parts[broken] = 1\n    if len(parts) == 4:\n        done.set()", False),
     ],
 )
 def test_a_way_on_which_nobody_is_told(body: str, is_told: bool, tmp_path: Path) -> None:
     text = f"def upload(done, broken):\n    {body}\ndef main(done):\n    done.wait()  # waits\n"
     assert (untold(frame(program(tmp_path, text), "waits")) is not None) is is_told
+
+
+_WORK = """
+def assemble(episodes, batches):
+    while True:
+        episode = episodes.get()
+        batches.put(cut(episode))  # raises
+def write(part, done):
+    save(part)  # fails
+    done.set()
+def main(pool, batches, done):
+    pool.submit(write, part, done)
+    batches.get()  # takes
+    done.wait()  # waits
+    episodes.join()  # joins
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "at", "give"),
+    [
+        (_WORK, "takes", "raises", "batches.put(cut(episode))"),
+        (_WORK, "waits", "fails", "done.set()"),
+        (_WORK, "takes", "fails", ""),
+        (_WORK.replace("    save(part)  # fails\n    done.set()", "    done.set()\n    save(part)  # fails"), "waits", "fails", ""),
+        (_WORK.replace("    save(part)  # fails", "    try:\n        save(part)  # fails\n    except OSError:\n        log()"), "waits", "fails", ""),
+        (_WORK.replace("        batches.put(cut(episode))", "        cut(episode)"), "takes", "raises", ""),
+    ],
+    ids=["in its round", "behind it", "another wait", "told before", "caught there", "never told"],
+)  # fmt: skip
+def test_work_that_ended_before_it_told_those_that_wait(
+    text: str, mark: str, at: str, give: str, tmp_path: Path
+) -> None:
+    file = program(tmp_path, text)
+    error = RaisedError("IndexError", "list index out of range", 1, (frame(file, at),))
+    found = not_told_by_work(frame(file, mark), [error])
+    assert (found[1].give if found else "") == give
+
+
+def test_where_work_is_given_away(tmp_path: Path) -> None:
+    file = program(tmp_path, _WORK)
+    given = work_given(frame(file, "fails"))
+    assert given is not None
+    assert (given[0].line, given[1]) == (10, "pool.submit(write, part, done)")
+    assert work_given(frame(file, "raises")) is None

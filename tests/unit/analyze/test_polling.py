@@ -10,7 +10,7 @@ import pytest
 from unhang.analyze.calls.loop_heads import loop_over_set, loop_sorted_apart
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.program.ways_out import end_of_while, only_way_past
-from unhang.analyze.waits.polling import name_by_hash, polled_for
+from unhang.analyze.waits.polling import made_on_one, name_by_hash, polled_for
 from unhang.model import Frame
 
 
@@ -143,3 +143,28 @@ def test_a_loop_that_goes_by_figures_of_the_rank(text: str, key: str | None, tmp
 def test_the_one_test_that_leads_past_a_line(text: str, way: str | None, tmp_path: Path) -> None:
     found = only_way_past(Frame(*written(tmp_path, text), "f"))
     assert (found.text if found else None) == way
+
+
+_MARKER = """\
+def corpus(rank, local_rank, done):
+    if rank == 0 and not done.exists():
+        build(done)
+    while not done.exists():
+        time.sleep(0.5)  # here
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (_MARKER, 2),
+        (_MARKER.replace("if rank == 0", "if local_rank == 0"), 0),
+        (_MARKER.replace("if rank == 0 and not", "if not"), 0),
+        (_MARKER.replace("while not done.exists()", "while not job.is_over()"), 0),
+    ],
+    ids=["on one rank", "on one of each node", "on all", "no file"],
+)
+def test_a_file_that_one_rank_of_the_job_makes(text: str, line: int, tmp_path: Path) -> None:
+    path, at = written(tmp_path, text)
+    found = made_on_one(Frame(path, at, "corpus"))
+    assert (found[0].line if found else 0) == line

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.analyze.small_programs import frame, program
-from unhang.analyze.waits.queues import taken_apart, waiting_fillers, wakes_no_loop
+from unhang.analyze.waits.queues import kept_over_wait, one_end, taken_apart, waiting_fillers, wakes_no_loop
 from unhang.model import Frame, ThreadStack
 from unhang.testing import judge, make_case
 
@@ -113,3 +113,69 @@ def test_a_thread_that_fills_a_queue_of_an_event_loop(old: str, new: str, is_tol
     assert (found is not None) is is_told
     if found is not None:
         assert (found.told.line, found.tells, found.given) == (5, "self.queue.put_nowait", "row()")
+
+
+_BUFFER = """\
+class Buffer:
+    def add(self, rows):
+        with self.lock:
+            self.staged.put(rows)  # puts
+    def drain(self):
+        with self.lock:  # locks
+            self.rows.append(self.staged.get())
+"""
+_PUT = Frame("/usr/lib/python3.11/queue.py", 140, "put")
+
+
+@pytest.mark.parametrize(
+    ("text", "stack", "ends"),
+    [
+        (_BUFFER, (_WAIT, _PUT), 7),
+        (_BUFFER.replace("        with self.lock:  # locks\n    ", "        self.other = 1  # locks\n"), (_WAIT, _PUT), None),
+        (_BUFFER.replace("        with self.lock:\n    ", "        self.rows = 1\n"), (_WAIT, _PUT), None),
+        (_BUFFER, (), None),
+    ],
+    ids=["behind the lock", "who waits for another thing", "without the lock", "at work"],
+)  # fmt: skip
+def test_a_thread_that_waits_with_the_lock_that_others_want(
+    text: str, stack: tuple[Frame, ...], ends: int | None, tmp_path: Path
+) -> None:
+    file = program(tmp_path, text)
+    thread = ThreadStack("collector", (*stack, frame(file, "puts")), is_main=False)
+    found = kept_over_wait(frame(file, "locks"), [thread])
+    assert (found is not None) is (ends is not None)
+    if found is not None and found.ends is not None:
+        assert (found.holds.line, found.since, found.awaited, found.ends.line) == (4, 3, "a full queue", ends)
+
+
+_END = """\
+def read(paths, samples):
+    for path in paths:
+        samples.put(path)
+    samples.put(END)
+def stream(samples):
+    while True:
+        item = samples.get()  # takes
+        if item is END:
+            return
+        yield item
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        (_END, True),
+        (_END.replace("return", "samples.put(END)\n            return"), False),
+        (_END.replace("    samples.put(END)\ndef", "    for _ in range(3):\n        samples.put(END)\ndef"), False),
+        (_END.replace("            return", "            continue"), False),
+        (_END.replace("    samples.put(END)\ndef", "def"), False),
+    ],
+    ids=["one for all", "put back", "one for each", "nobody leaves by it", "none at all"],
+)
+def test_a_last_item_that_one_takes_away_from_the_others(text: str, is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, text)
+    found = one_end(frame(file, "takes"))
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found.puts.line, found.queue, found.end, found.leaves) == (4, "samples", "END", 9)

@@ -170,18 +170,18 @@ class Crosswise(NamedTuple):
 
 def crosswise(stacks: Sequence[ThreadStack]) -> Crosswise | None:
     """Of the threads of one process: the first two that have what the other one waits for."""
-    threads = [(frames, one) for t in stacks if (frames := user_frames(t.frames)) for one in _waits_at(frames[0])]
+    threads = [(frames, one) for t in stacks if (frames := user_frames(t.frames)) for one in waits_at(frames[0])]
     for (mine, (want, wanted)), (other, (their_want, theirs_wanted)) in combinations(threads, 2):
         if mine is other or want == their_want:
             continue
-        my_hold = next((h for h in _held_in(mine) if h.lock == their_want), None)
-        their_hold = next((h for h in _held_in(other) if h.lock == want), None)
-        if my_hold and their_hold and not any(h.lock == want for h in _held_in(mine)):
+        my_hold = next((h for h in held_in(mine) if h.lock == their_want), None)
+        their_hold = next((h for h in held_in(other) if h.lock == want), None)
+        if my_hold and their_hold and not any(h.lock == want for h in held_in(mine)):
             return Crosswise(my_hold, mine[0], wanted, their_hold, other[0], theirs_wanted)
     return None
 
 
-def _waits_at(frame: Frame) -> Iterator[tuple[Lock, str]]:
+def waits_at(frame: Frame) -> Iterator[tuple[Lock, str]]:
     """What a line takes: by the head of a `with`, or by an `acquire()` without a limit."""
     nodes = nodes_around(frame.file, frame.line)
     heads = [
@@ -193,7 +193,7 @@ def _waits_at(frame: Frame) -> Iterator[tuple[Lock, str]]:
             yield lock, ast.unparse(node)
 
 
-def _held_in(frames: Sequence[Frame]) -> Iterator[Held]:
+def held_in(frames: Sequence[Frame]) -> Iterator[Held]:
     """The locks that the functions of a stack have at the lines at which they stand."""
     for frame in frames:
         for block in blocks_around(frame):

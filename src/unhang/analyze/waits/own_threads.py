@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.program.callpath import library_above
-from unhang.analyze.program.source import function_at, nodes_around
-from unhang.analyze.program.trees import calls_on, covers, inside, last_name, line_text, tree_of
-from unhang.analyze.waits.given_back import LOOPS, answers_to, asked_in, calls_in, final_statements, own_nodes, way_past
+from unhang.analyze.program.source import frame_at, function_at, nodes_around
+from unhang.analyze.program.trees import Function, calls_on, covers, inside, last_name, line_text, tree_of
+from unhang.analyze.waits.given_back import (
+    LOOPS,
+    answers_to,
+    asked_in,
+    calls_in,
+    final_statements,
+    own_nodes,
+    program_of,
+    way_past,
+)
 from unhang.analyze.waits.host_waits import forked_lock
 from unhang.analyze.waits.locks import scope_of
 from unhang.analyze.waits.outside_waits import waits_in_fork
@@ -214,6 +223,10 @@ def _maker(made: str) -> ast.expr:
 
 
 _ENDED_BY = {"wait": ("set", "notify", "notify_all"), "get": ("put", "put_nowait"), "acquire": ("release",)}
+_LONGEST = 60
+_FILLS = ("append", "add", "pop", "popleft", "remove", "discard", "extend", "update")
+_MAKES_TASK = ("create_task", "ensure_future")
+_ENDED_BY_WORK = {**_ENDED_BY, "put": ("get", "get_nowait"), "join": ("task_done",)}
 
 
 class NotTold(NamedTuple):
@@ -227,19 +240,61 @@ class NotTold(NamedTuple):
 
 def not_told(frame: Frame, errors: Iterable[RaisedError]) -> NotTold | None:
     """Of a line that waits: an exception that was caught, before the function in which it was raised had done what the wait is for."""
-    waits = {(last_name(f.value), f.attr) for f in asked_in(frame) if f.attr in _ENDED_BY}
+    return next(_left_before(frame, errors, _ENDED_BY), None)
+
+
+def not_told_by_work(frame: Frame, errors: Iterable[RaisedError]) -> tuple[RaisedError, NotTold] | None:
+    """As `not_told`, of exceptions with which work ended that was given to an executor or made a task: the latest such one."""
+    told = ((e, found) for e in errors for found in _left_before(frame, (e,), _ENDED_BY_WORK, in_rounds=True))
+    return max(told, key=lambda x: x[0].time_ns, default=None)
+
+
+def work_given(at: Frame) -> tuple[Frame, str] | None:
+    """(line, call) by which the program gives a function to an executor, or makes a task of it, where that is one place."""
+    found = []
+    for path in program_of(at.file):
+        for call in calls_in(inside(tree_of(path), ast.Call)):
+            given = {last_name(a.func if isinstance(a, ast.Call) else a) for a in call.args}
+            if last_name(call.func) in (*_GIVES_WORK, *_MAKES_TASK) and at.function in given:
+                found.append((frame_at(path, call.lineno), ast.unparse(call)))
+    return found[0] if len(found) == 1 else None
+
+
+def is_running(evidence: RankEvidence, function: Frame) -> bool:
+    """Whether a thread or a task of a process is in the function of that frame."""
+    stacks = (*(t.frames for t in evidence.own_stacks), *(t.frames for t in evidence.tasks))
+    return any((f.file, f.function) == (function.file, function.function) for frames in stacks for f in frames)
+
+
+def _left_before(
+    frame: Frame, errors: Iterable[RaisedError], ended_by: Mapping[str, tuple[str, ...]], in_rounds: bool = False
+) -> Iterator[NotTold]:
+    """`in_rounds`: also where a later round of a loop around both lines would have done it, or the line itself."""
+    waits = {(last_name(f.value), f.attr) for f in asked_in(frame) if f.attr in ended_by}
     for error in errors:
         for at in user_frames(error.frames):
             function = function_at(at.file, at.line)
             if function is None or any(isinstance(n, ast.Try) and n.handlers for n in nodes_around(at.file, at.line)):
                 continue
-            for call in (c for c in calls_in(own_nodes(function)) if c.lineno > at.line):
+            loops = [n for n in own_nodes(function) if isinstance(n, LOOPS) and covers(n, at.line)] if in_rounds else []
+            for call in calls_in(own_nodes(function)):
+                if call.lineno <= at.line and not any(covers(loop, call.lineno) for loop in loops):
+                    continue
                 ends = isinstance(call.func, ast.Attribute) and any(
-                    call.func.attr in _ENDED_BY[verb] and last_name(call.func.value) == name for name, verb in waits
+                    call.func.attr in ended_by[verb] and last_name(call.func.value) == name for name, verb in waits
                 )
                 if ends and not any(covers(s, call.lineno) for s in final_statements(function)):
-                    return NotTold(at, error.type, call.lineno, ast.unparse(call))
-    return None
+                    yield NotTold(_of_function(at, function), error.type, call.lineno, _in_short(call))
+
+
+def _in_short(call: ast.Call) -> str:
+    text = ast.unparse(call)
+    return text if len(text) <= _LONGEST else f"{ast.unparse(call.func)}(...)"
+
+
+def _of_function(at: Frame, function: Function) -> Frame:
+    """A line under the name of its function, also where a comprehension has a frame of its own."""
+    return Frame(at.file, at.line, function.name) if at.function.startswith("<") else at
 
 
 class Untold(NamedTuple):
@@ -265,7 +320,18 @@ def untold(frame: Frame) -> Untold | None:
     name = last_name(call.func.value)
     if way is None or re.search(rf"\b{name}\b", way[2]):  # the way asks whether there is one at all
         return None
+    if any(re.search(rf"(?<![\w.]){re.escape(counted)}(?!\w)", way[2]) for counted in _counted_in(function)):
+        return None  # the last of several tells
     return Untold(path, function.name, ast.unparse(call), *way)
+
+
+def _counted_in(function: ast.AST) -> set[str]:
+    """What a function counts, or fills, each time that it runs: `self.left`, the receiver of an `append`."""
+    nodes = list(own_nodes(function))
+    counted = [n.target for n in nodes if isinstance(n, ast.AugAssign)]
+    kept = [x.value for n in nodes if isinstance(n, ast.Assign) for x in n.targets if isinstance(x, ast.Subscript)]
+    filled = [c.func.value for c in calls_in(nodes) if isinstance(c.func, ast.Attribute) and c.func.attr in _FILLS]
+    return {ast.unparse(n) for n in (*counted, *kept, *filled)}
 
 
 class Ended(NamedTuple):

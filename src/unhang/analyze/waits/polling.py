@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.program.source import frame_at, function_at, loop_around, negated, nodes_around
+from unhang.analyze.program.source import frame_at, function_at, loop_around, negated, nodes_around, surroundings
 from unhang.analyze.program.trees import blocks_of, calls_on, covers, imported_by, inside, last_name, names_in, tree_of
 from unhang.analyze.program.ways_out import is_counted
 from unhang.model import Frame
@@ -65,6 +65,20 @@ def meets_by_files(path: str, line: int) -> bool:
     calls = inside(function, ast.Call)
     looks = any(covers(loop, c.lineno) and last_name(c.func) in _LOOKS_FOR_FILES for c in calls)
     return looks and any(c.lineno < loop.lineno and _makes_file(c) for c in calls)
+
+
+def made_on_one(frame: Frame) -> tuple[Frame, str] | None:
+    """Of a loop that looks for a file: (line, condition) of what the same function does before it on rank 0 of the whole job alone."""
+    loop, function = loop_around(frame.file, frame.line), function_at(frame.file, frame.line)
+    if not isinstance(loop, ast.While) or not any(
+        last_name(c.func) in _LOOKS_FOR_FILES for c in inside(loop.test, ast.Call)
+    ):
+        return None
+    for gate in (n for n in inside(function, ast.If) if n.lineno < loop.lineno):
+        first = [c for c in surroundings(frame.file, gate.body[0].lineno).conditions if c.line == gate.lineno]
+        if any(c.only_on_rank_zero and "local" not in c.text.lower() for c in first):
+            return frame_at(frame.file, gate.lineno), ast.unparse(gate.test)
+    return None
 
 
 def _makes_file(call: ast.Call) -> bool:

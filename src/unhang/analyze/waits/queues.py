@@ -1,6 +1,7 @@
 """A wait for an item of a queue whose fillers are alive and wait themselves: who they are, and whether they starve each other of items that go round.
 
 Queues and events of asyncio are of one event loop: what another thread does to them wakes no loop.
+Also a thread that waits for such a thing and has a lock, and a last item that one of several takes away from the others.
 """
 
 from __future__ import annotations
@@ -10,11 +11,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from unhang.analyze.activity import awaited_in
 from unhang.analyze.program.callpath import library_above
 from unhang.analyze.program.source import frame_at, function_at, nearest, nodes_around
 from unhang.analyze.program.trees import covers, inside, last_name, program_nodes
-from unhang.analyze.waits.given_back import answers_to, asked_in
+from unhang.analyze.waits.given_back import LOOPS, answers_to, asked_in
+from unhang.analyze.waits.locks import Lock, held_in, waits_at
 from unhang.model import Frame, ThreadStack, user_frames
+
+_WITHIN_A_PROCESS = (
+    "a full queue",
+    "a queue",
+    "a queue to be emptied",
+    "an event or condition",
+    "the result of another thread",
+)
+_OF_QUEUES = {"put": ("get", "get_nowait"), "get": ("put", "put_nowait")}
 
 
 class Filler(NamedTuple):
@@ -112,3 +124,68 @@ def _is_run_by_a_thread(folder: str, name: str) -> bool:
         and any(last_name(value) == name for value in (*call.args, *(k.value for k in call.keywords)))
         for _, call in program_nodes(folder)
     )
+
+
+class KeptOverWait(NamedTuple):
+    """A thread that has the lock, as `what` since line `since`, stands at `holds`, and waits there for `awaited`.
+
+    `ends`: the line that alone would end that, if it is behind the lock, too.
+    """
+
+    holds: Frame
+    thread: str
+    what: str
+    since: int
+    awaited: str
+    ends: Frame | None
+
+
+def kept_over_wait(frame: Frame, stacks: Sequence[ThreadStack]) -> KeptOverWait | None:
+    """Of a line that waits for a lock: the thread of the process that has it, where that waits for something else of the process."""
+    wanted = {lock for lock, _ in waits_at(frame)}
+    for thread in stacks:
+        mine, awaited = user_frames(thread.frames), awaited_in(thread)
+        held = next((h for h in held_in(mine) if h.lock in wanted), None) if awaited in _WITHIN_A_PROCESS else None
+        if held is not None and not any(lock in wanted for lock, _ in waits_at(mine[0])):
+            return KeptOverWait(mine[0], thread.name, held.text, held.since, awaited, _ends_behind(mine[0], held.lock))
+    return None
+
+
+def _ends_behind(waits: Frame, lock: Lock) -> Frame | None:
+    """Of a thread that waits for room in a queue, or for an item: the first line that takes one, or puts one, where each such line has the lock."""
+    answers = [a for verb, given in _OF_QUEUES.items() for a in answers_to(waits, verb, given)]
+    at = [Frame(a.path, a.call.lineno, a.function.name) for a in answers]
+    return at[0] if at and all(any(h.lock == lock for h in held_in((f,))) for f in at) else None
+
+
+class OneEnd(NamedTuple):
+    """`end` is put into `queue` once, at `puts`; who takes it leaves by that at line `leaves` of `path`, and others take from there, too."""
+
+    path: str
+    puts: Frame
+    queue: str
+    end: str
+    leaves: int
+    way: str
+
+
+def one_end(frame: Frame) -> OneEnd | None:
+    """Of a line that takes from a queue: the last item by which a taker leaves, where the program puts it once, in no loop, and no taker puts it back."""
+    function, statement = function_at(frame.file, frame.line), nearest(frame.file, frame.line, ast.Assign)
+    item = ast.unparse(statement.targets[0]) if statement is not None else ""
+    puts = answers_to(frame, "get", ("put", "put_nowait"))
+    for gate in inside(function, ast.If) if item else ():
+        match gate.test:
+            case ast.Compare(left=left, ops=[ast.Is() | ast.Eq()], comparators=[end]) if ast.unparse(left) == item:
+                leaves = next((n for n in gate.body if isinstance(n, ast.Return | ast.Break)), None)
+                ends = [a for a in puts if a.call.args and ast.unparse(a.call.args[0]) in (ast.unparse(end), item)]
+                if leaves is None or len(ends) != 1 or ast.unparse(ends[0].call.args[0]) == item:
+                    return None
+                at, queue = ends[0], asked_in(frame)[0].value
+                if any(isinstance(n, LOOPS) and covers(n, at.call.lineno) for n in inside(at.function, ast.AST)):
+                    return None
+                puts_at = Frame(at.path, at.call.lineno, at.function.name)
+                return OneEnd(
+                    frame.file, puts_at, ast.unparse(queue), ast.unparse(end), leaves.lineno, ast.unparse(leaves)
+                )
+    return None

@@ -201,7 +201,7 @@ def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
             continue
         call = under_way(evidence, "init_process_group")
         if call is not None:
-            absent = tuple(r for r in case.world if r != rank and not _has_come(case.ranks.get(r)))
+            absent = tuple(r for r in case.world if r != rank and not _has_come(case.ranks.get(r), call))
             if absent:
                 yield WaitEdge(rank, absent, "rendezvous", "init_process_group", "", None, call.started_ns)
             continue
@@ -302,10 +302,12 @@ def _created(evidence: RankEvidence) -> list[str]:
     return [c.detail for c in evidence.pending if c.kind == "new_group" and not c.tag]
 
 
-def _has_come(evidence: RankEvidence | None) -> bool:
-    if evidence is None:
-        return False
-    return bool(evidence.initialized) or under_way(evidence, "init_process_group") is not None
+def _has_come(evidence: RankEvidence | None, call: PendingCall) -> bool:
+    """Whether a rank is in init_process_group, or has been: of a group that is made anew, as often as the one that waits in `call`."""
+    if evidence is None or under_way(evidence, call.kind) is not None:
+        return evidence is not None
+    made = max((c.index for c in evidence.pending if c.kind == call.kind), default=0)
+    return bool(evidence.initialized) and not 0 < made == call.index - 1
 
 
 def _new_groups(evidence: RankEvidence | None) -> int:

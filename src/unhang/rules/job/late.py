@@ -24,7 +24,9 @@ from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
 from unhang.rules.base import OTHERWISE, Found, rule
 from unhang.rules.failure import first_exception, found_at_first, name_or
-from unhang.rules.host_waits import of_worker, remedy_of
+from unhang.rules.given_work import by_ended_work, left_out_by_driver
+from unhang.rules.host_waits import remedy_of
+from unhang.rules.item_repairs import of_worker
 from unhang.rules.late import (
     block_of_its_own,
     children_of,
@@ -230,6 +232,9 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
         if never_came or late.rank in silent or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
             continue
         if not works_alone(s, late) or waits_idly(s, late):
+            if (given := by_ended_work(s, late) or left_out_by_driver(s, late)) is not None:
+                yield given
+                continue
             late = _in_its_loop(s, late)
             kind, told = late.activity.kind, remedy_of(s, late)
             error = None if told or late.activity.is_polled else swallowed_by(s, (late.rank,))

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from unhang.analyze.calls.align import StuckCollective, majority
 from unhang.analyze.calls.streams import Streams, stack_path
-from unhang.analyze.program.callpath import Path, fork_of, innermost, user_path
+from unhang.analyze.program.callpath import Path, fork_of, innermost, loops_on, user_path
 from unhang.analyze.program.peers import Behind, groups_in_turn, made_in_a_loop
-from unhang.analyze.program.sides import started_ns
+from unhang.analyze.program.sides import are_a_round_ahead, started_ns
 from unhang.analyze.program.source import Condition, around, frame_at
 from unhang.analyze.program.trees import files_beside, last_name, line_text, nodes_of
-from unhang.analyze.program.ways_out import only_way_past
+from unhang.analyze.program.ways_out import only_way_past, ways_past
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits.open_calls import all_in_unknown_calls
 from unhang.analyze.waits.order import predicted, tokens_of
@@ -26,6 +26,7 @@ from unhang.rules.base import CLEAN, Found, edit, rule
 from unhang.rules.late import found_late
 
 _RANK = re.compile(r"\d+")
+_ASKED_NONE = re.compile(r"([\w.]+) is not None")
 
 
 @rule("subgroup-not-created-by-all", needs=("ranks",))
@@ -133,6 +134,33 @@ def _behind_the_loop(found: Behind) -> Fix:
     )
 
 
+@rule("round-left-out", needs=("stacks",))
+def round_left_out(s: Situation) -> Found | None:
+    """Ranks that are in a later round of a loop than those that wait for them to make the group of theirs, and the one test that leads past a round there."""
+    waits = [e for e in s.waits.edges if e.kind == "rendezvous" and e.targets]
+    if not waits or s.divergence is not None or s.primary_failure is not None or s.case.hang is None:
+        return None
+    waiting = tuple(sorted({e.waiter for e in waits}))
+    awaited = sorted({t for e in waits for t in e.targets} & s.case.ranks.keys())
+    for frame, loop in {(f, x): 0 for r in awaited for _, f, x in loops_on(stack_path(s.case, r) or ())}:
+        ahead = tuple(r for r in awaited if are_a_round_ahead(s.case, (r,), waiting, frame, loop.header + 1))
+        ways = [way for way in ways_past(frame.file, loop, frame.line) if way.goes_on]
+        conditions = around(frame_at(frame.file, ways[0].leaves_at)).conditions if len(ways) == 1 else ()
+        if not ahead or not conditions or len(ahead) >= len(waiting) + len(awaited) - len(ahead):
+            continue
+        place, gate = frame_at(frame.file, ways[0].leaves_at), conditions[-1]
+        words = {
+            "who": w.name_ranks(ahead), "are": w.verb(ahead, "⟨is|was⟩", "⟨are|were⟩"), "test": gate.text, "at": w.at(place),
+            "others": w.name_ranks(waiting), "loop": w.line_at(frame.file, loop.header), "call": w.spot(frame),
+        }  # fmt: skip
+        seen = [x for r in (ahead[0], waiting[0]) for x in w.stack_lines(s.case.ranks[r], 3)]
+        return Found(
+            0.93, ahead, [*seen, *w.code_line(place, "source")], words, fixes=("in its group",), condition=gate_of(gate),
+            victims=tuple(r for r in s.case.in_sight if r not in ahead), location=place,
+        )  # fmt: skip
+    return None
+
+
 @rule("waits-for-store", needs=("stacks",))
 def waits_for_store(s: Situation) -> Iterator[Found]:
     """Nobody is left who could set the key; or each call that was made twice or left out."""
@@ -236,7 +264,10 @@ def _way_past(last: PendingCall) -> Mapping[str, object] | None:
         return None
     frame, way = found
     spot, setting = w.line_at(frame.file, way.leaves_at or way.line), line_text(frame.file, frame.line)
-    return {"spot": spot, "way": way.text, "set_at": frame.line, "setting": setting}
+    asked = _ASKED_NONE.search(way.text)
+    is_none = asked is not None and re.search(rf"\b{re.escape(asked[1])}\b", setting) is not None
+    none = f"; `{asked[1]}` is None there, and those that read it have to go on without it" if asked and is_none else ""
+    return {"spot": spot, "way": way.text, "set_at": frame.line, "setting": setting, "none": none}
 
 
 def _decided_at(s: Situation, last: PendingCall) -> tuple[Frame | None, Condition | None]:
