@@ -160,12 +160,9 @@ def _parted(s: Situation, d: Divergence) -> Found:
         likeliest, gate = gate, next(broken, None)
         say, fixes = "left out", fixes_of(frame, gate or likeliest, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
-    is_open = gate is None and hidden is None
-    remedy = (by_python or remedy_of(s, d, frame, list(own))) if is_open else NO_REMEDY
-    fixes, gate = (
-        (*remedy.fixes, *fixes[len(remedy.fixes) :]) if d.is_decided else remedy.fixes or in_one_order(d),
-        remedy.gate or gate,
-    )
+    remedy = (by_python or remedy_of(s, d, frame, list(own))) if gate is None and hidden is None else NO_REMEDY
+    usual = fixes[len(remedy.fixes) :] if d.is_decided else in_one_order(d) if not remedy.fixes else ()
+    fixes, gate = (*remedy.fixes, *usual), remedy.gate or gate
     if (own_side := _on_every_way(d, gate)) is not None:
         fixes = (own_side, *fixes[-1:])
     if one_sided and not remedy.fixes and not d.of_roles:
