@@ -1,16 +1,19 @@
-"""A rank whose wait is for work that somebody gave away: an exception ended that unseen, or the driver gave this rank none."""
+"""A rank whose wait is for work that somebody gave away: an exception ended that unseen, the driver gave this rank none, half of it was sent, or it kept on when it was to end."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeGuard
 
-from unhang.analyze.activity import TASK_OF_RAY
+from unhang.analyze.activity import TASK_OF_RAY, awaited_in
 from unhang.analyze.program.source import frame_at, function_at, nearest, nodes_around
-from unhang.analyze.program.trees import calls_on, covers, inside, last_name
+from unhang.analyze.program.trees import calls_on, covers, functions_in, inside, last_name, line_text, nodes_of, tree_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits import own_threads
+from unhang.analyze.waits.given_back import program_of
 from unhang.model import EvidenceLine, Fix, Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
@@ -54,6 +57,76 @@ def left_out_by_driver(s: Situation, late: LateRank) -> Found | None:
     return None
 
 
+def by_given_work(s: Situation, late: LateRank) -> Found | None:
+    """The first of these that holds."""
+    ways = (by_ended_work, left_out_by_driver, sent_in_part, kept_on_cancelled)
+    return next((found for way in ways if (found := way(s, late)) is not None), None)
+
+
+def sent_in_part(s: Situation, late: LateRank) -> Found | None:
+    """What a rank sends by `sock.send(...)`, which may take a part of it, where it waits for the answer and the other side for the rest."""
+    frame = late.activity.frame
+    if frame is None or late.activity.awaits != "a socket":
+        return None
+    others = (t for r, e in s.case.ranks.items() if r != late.rank for t in e.own_stacks)
+    if not any(awaited_in(t) == "a socket" and user_frames(t.frames)[:1] == (frame,) for t in others):
+        return None
+    sends = [(path, n.value) for path in program_of(frame.file) for n in nodes_of(path) if _drops_the_count(n)]
+    if len(sends) != 1:
+        return None
+    path, call = sends[0]
+    at, text = frame_at(path, call.lineno), ast.unparse(call)
+    words = {"spot": w.spot(at), "sends": text, "all": text.replace(".send(", ".sendall(", 1)}
+    found = found_late(
+        s, late, 0.86, words, say="sent in part", fixes=("send all",), evidence=tuple(w.code_line(at, "sent by"))
+    )
+    return replace(found, location=at)
+
+
+def _drops_the_count(node: ast.AST) -> TypeGuard[ast.Expr]:
+    """Whether it is a statement `sock.send(x)`, of a name for a socket: how much was taken is lost. A connection of processes sends all."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=of, attr="send"), args=[_], keywords=[])):
+            return re.search(r"(?i)sock", last_name(of)) is not None
+    return False
+
+
+def kept_on_cancelled(s: Situation, late: LateRank) -> Found | None:
+    """A task that was cancelled and went on, as it caught that itself, where another one waits for its end."""
+    evidence = s.case.ranks.get(late.rank)
+    tasks = {t.name: user_frames(t.frames) for t in (evidence.tasks if evidence else ())}
+    for waiting in (t for t in (evidence.tasks if evidence else ()) if t.awaits):
+        mine = user_frames(waiting.frames)
+        function = function_at(mine[0].file, mine[0].line) if mine else None
+        asked = any(last_name(c.func) == "cancel" and c.lineno <= mine[0].line for c in inside(function, ast.Call))
+        for frame in (tasks[name][0] for name in waiting.awaits if asked and tasks.get(name)):
+            if (handler := _catches_the_end(frame)) is None:
+                continue
+            at = replace(frame, line=handler.lineno)
+            words = {
+                "spot": w.spot(at),
+                "asks": w.spot(mine[0]),
+                "function": frame.function,
+                "handler": line_text(at.file, at.line),
+            }
+            lines = tuple(w.code_line(at, "caught by"))
+            found = found_late(s, late, 0.88, words, say="kept on", fixes=("let it end",), evidence=lines)
+            return replace(found, location=at)
+    return None
+
+
+def _catches_the_end(frame: Frame) -> ast.ExceptHandler | None:
+    """The handler in a loop of a task's function that catches its cancellation, and neither raises nor leaves."""
+    for loop in (n for n in nodes_around(frame.file, frame.line) if isinstance(n, ast.While | ast.For | ast.AsyncFor)):
+        for handler in inside(loop, ast.ExceptHandler):
+            kinds = [last_name(n) for n in ast.walk(handler.type or handler) if isinstance(n, ast.Attribute | ast.Name)]
+            caught = handler.type is None or not {"CancelledError", "BaseException"}.isdisjoint(kinds)
+            leaves = any(isinstance(n, ast.Raise | ast.Return | ast.Break) for n in ast.walk(handler))
+            if caught and not leaves:
+                return handler
+    return None
+
+
 def _given_to_some(place: Frame) -> Iterator[tuple[Frame, str, str]]:
     """(line, method, what leaves some out) of the tasks for whose results a driver waits at a line."""
     function = function_at(place.file, place.line)
@@ -65,6 +138,7 @@ def _given_to_some(place: Frame) -> Iterator[tuple[Frame, str, str]]:
             for one in inside(made, ast.ListComp):
                 why = [f"if {ast.unparse(test)}" for g in one.generators for test in g.ifs]
                 why += [ast.unparse(g.iter) for g in one.generators if _is_part(g.iter)]
+                why += [text for g in one.generators if (text := _picked_by(place.file, function, g.iter))]
                 yield from ((frame_at(place.file, one.lineno), m, why[0]) for m in _asked(one.elt) if why)
         fills = [c for c in inside(function, ast.Call) if ast.unparse(c.func) == f"{name}.append" and c.args]
         for fill in fills:
@@ -77,6 +151,18 @@ def _given_to_some(place: Frame) -> Iterator[tuple[Frame, str, str]]:
 
 def _is_part(node: ast.expr) -> bool:
     return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+
+
+def _picked_by(path: str, function: ast.AST | None, over: ast.expr) -> str:
+    """The call of a function of the file that gave the list which is gone over, if that puts some alone into it: within a `try`, or under an `if`."""
+    for made in (n.value for n in inside(function, ast.Assign) if ast.unparse(over) in map(ast.unparse, n.targets)):
+        name = last_name(made.func) if isinstance(made, ast.Call) else ""
+        for picks in (f for f in functions_in(tree_of(path)) if f.name == name):
+            fills = [c for c in inside(picks, ast.Call) if last_name(c.func) == "append"]
+            around = (n for kind in (ast.If, ast.Try) for n in inside(picks, kind))
+            if any(covers(n, c.lineno) for n in around for c in fills):
+                return ast.unparse(made)
+    return ""
 
 
 def _asked(node: ast.AST) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.rules.notation import Later, log_case, make_case
 from unhang.model import Case, Frame, ProcessState, ThreadStack
+from unhang.model.frames import WaitingTask
 from unhang.testing import Fires, Quiet, ended, path, raised
 
 _PASTED = """\
@@ -152,8 +153,108 @@ def _driven(source: str = _DRIVES) -> Later:
     return made
 
 
+_REACHES = """import ray
+
+def reachable(workers):
+    found = []
+    for one in workers:
+        {head}
+            found.append(one)
+        {end}
+    return found
+
+def fit(workers):
+    near = reachable(workers)
+    return ray.get([one.step.remote() for one in near])
+
+def step(n):
+    all_reduce(n)
+"""
+_SOME = _REACHES.format(head="try:", end="except TimeoutError: pass")
+_EACH = _REACHES.format(head="for _ in range(1):", end="pass")
+
+
+def _reached(source: str) -> Later:
+    """As `_driven`, by a list that a function of the driver has made."""
+
+    def made() -> Case:
+        case = _driven(source)()
+        stack = case.launcher_stacks[0]
+        frames = (stack.frames[0], replace(stack.frames[1], line=13))
+        return replace(case, launcher_stacks=(replace(stack, frames=frames),))
+
+    return made
+
+
+_WIRE = """def read(sock, n):
+    return sock.recv(n)
+
+def ask(sock, data):
+    sock.settimeout(20)
+    {sends}
+    return read(sock, 8)
+"""
+
+
+def _asked(sends: str, beside: str = "read:2") -> Later:
+    """Rank 1 waits in a socket for the answer to what it has sent; a thread of rank 0 reads, too."""
+
+    def made() -> Case:
+        stacks = {**_COMM, 1: "ask:7>read:2"}
+        source = _WIRE.format(sends=sends)
+        case = make_case(_WAIT, hang="suspected", stacks=stacks, source=source)()
+        waits = Frame("/usr/lib/python3.11/socket.py", 706, "readinto")
+        mine, other = case.ranks[1], case.ranks[0]
+        file = next(f.file for f in mine.main_frames if f.is_user)
+        main = replace(mine.stacks[0], frames=(waits, *mine.stacks[0].frames))
+        serves = ThreadStack("serve", (waits, *(replace(f, file=file) for f in path(beside))), is_main=False)
+        ranks = {1: replace(mine, stacks=(main,)), 0: replace(other, stacks=(*other.stacks, serves))}
+        return replace(case, ranks={**case.ranks, **ranks})
+
+    return made
+
+
+_PUMPS = """async def pump(link):
+    while True:
+        try:
+            item = await link.get()
+        except ({kinds}):
+            {does}
+        await queue.put(item)
+
+async def close(tasks):
+    for task in tasks:
+        task.cancel()
+    await gather(*tasks)
+"""
+
+
+def _pumped(kinds: str = "TimeoutError, CancelledError", does: str = "continue") -> Later:
+    """Rank 1 waits for the end of a task that it has cancelled."""
+
+    def made() -> Case:
+        source = _PUMPS.format(kinds=kinds, does=does)
+        case = make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:12>~lock"}, source=source)()
+        mine = case.ranks[1]
+        file = next(f.file for f in mine.main_frames if f.is_user)
+        puts = (Frame("/usr/lib/python3.11/asyncio/queues.py", 126, "put"), Frame(file, 7, "pump"))
+        tasks = (WaitingTask("A", (Frame(file, 12, "close"),), ("B",)), WaitingTask("B", puts))
+        return replace(case, ranks={**case.ranks, 1: replace(mine, tasks=tasks)})
+
+    return made
+
+
 CASES = {
     "rank-stuck-in-user-code": (
+        Fires(_reached(_SOME), (1,), 13, cause="code-divergence"),
+        Fires(_reached(_EACH), (1,), 13),
+        Fires(_asked("sock.send(data)"), (1,), 6),
+        Fires(_asked("sock.sendall(data)"), (1,), 2),
+        Fires(_asked("sent = sock.send(data)"), (1,), 2),
+        Fires(_asked("sock.send(data)", beside="serve:40"), (1,), 2),
+        Fires(_pumped(), (1,), 5),
+        Fires(_pumped("TimeoutError, OSError"), (1,), 12),
+        Fires(_pumped(does="raise"), (1,), 12),
         Fires(log_case(_PASTED), (1,), 33),
         Fires(log_case(_TWO_AWAY), (1, 2), 33),
         Quiet(log_case(_TWO_PLACES), "several ranks elsewhere, each in another place"),

@@ -24,7 +24,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
 from unhang.rules.base import OTHERWISE, Found, rule
 from unhang.rules.failure import first_exception, found_at_first, name_or
-from unhang.rules.given_work import by_ended_work, left_out_by_driver
+from unhang.rules.given_work import by_given_work
 from unhang.rules.host_waits import remedy_of
 from unhang.rules.item_repairs import of_worker
 from unhang.rules.late import (
@@ -232,7 +232,7 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
         if never_came or late.rank in silent or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
             continue
         if not works_alone(s, late) or waits_idly(s, late):
-            if (given := by_ended_work(s, late) or left_out_by_driver(s, late)) is not None:
+            if (given := by_given_work(s, late)) is not None:
                 yield given
                 continue
             late = _in_its_loop(s, late)
