@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar
 
 import unhang.rules
 from unhang.analyze.lines.log_progress import Stall, slow_starts, stall
+from unhang.analyze.program.callpath import scripts_of
+from unhang.analyze.program.trees import judge_program_of
 from unhang.analyze.situation import Situation
 from unhang.model import (
     Attempt,
@@ -194,6 +196,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     """
     situation = case if isinstance(case, Situation) else Situation(case)
     case = situation.case
+    judge_program_of(scripts_of(case))
     outcomes: list[RuleOutcome] = []
     findings: list[Finding] = []
     remarks: list[Finding] = []

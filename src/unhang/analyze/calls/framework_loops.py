@@ -10,7 +10,6 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from unhang.analyze.program.trees import (
     line_text,
     program_files,
     program_nodes,
+    remembered,
     tree_of,
 )
 from unhang.analyze.situation import Situation
@@ -243,7 +243,7 @@ def _answer(d: Divergence, line: Frame) -> Frame | None:
     return Frame(line.file, given[0].lineno, answers[0].name)
 
 
-@lru_cache(maxsize=8)
+@remembered
 def _counts_its_own_data(folder: str) -> bool:
     """Whether the program gives the Trainer loaders of its own making, and nothing stops it early."""
     nodes = [n for _, n in program_nodes(folder)]
@@ -252,14 +252,14 @@ def _counts_its_own_data(folder: str) -> bool:
     return makes and not any("EarlyStopping" in name for name in names)
 
 
-@lru_cache(maxsize=8)
+@remembered
 def _asks_to_stop(folder: str) -> Frame | None:
     """The one line of the user's files that asks a framework to stop; None where there are several, or none."""
     found = [frame for attribute, frame in _asks_in(folder) if attribute in (*_STOPS, _BEFORE_A_BATCH)]
     return found[0] if len(found) == 1 else None
 
 
-@lru_cache(maxsize=8)
+@remembered
 def _asks_in(folder: str) -> tuple[tuple[str, Frame], ...]:
     """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks. A barrier agrees on nothing."""
     found = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path as Folder
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from unhang.analyze.program.trees import (
     last_name,
     names_in,
     program_files,
+    remembered,
     tree_of,
 )
 from unhang.analyze.situation import Situation
@@ -114,7 +114,7 @@ class SizedApart(NamedTuple):
     text: str
 
 
-@lru_cache(maxsize=8)
+@remembered
 def sized_apart(path: str) -> SizedApart | None:
     """The one such size that a file gives a Trainer or a loader."""
     given = [k.value for c in inside(tree_of(path), ast.Call) for k in c.keywords if k.arg in _BATCH_SIZES]
@@ -199,7 +199,7 @@ class MadeAnew(NamedTuple):
     made: str
 
 
-@lru_cache(maxsize=64)
+@remembered
 def made_anew(path: str) -> MadeAnew | None:
     """The one such place for a tensor without rows, in a file and those that import something of it; None where there are several."""
     found = [one for file in (path, *importers_beside(path)) for one in _in_file(file)]
@@ -248,7 +248,7 @@ class SkippedPart(NamedTuple):
     zero: str
 
 
-@lru_cache(maxsize=64)
+@remembered
 def skipped_part(folder: str, names: tuple[str, ...] = ()) -> SkippedPart | None:
     """The one branch of the program's forwards that runs layers in some steps alone; of layers or parameters with one of these names, where names are given.
 

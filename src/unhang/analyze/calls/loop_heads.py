@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import combinations
 from pathlib import Path as Folder
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from unhang.analyze.program.trees import (
     line_text,
     names_in,
     program_nodes,
+    remembered,
     tree_of,
 )
 from unhang.analyze.program.ways_out import WayOut, ways_of
@@ -68,7 +68,7 @@ def counted_start(stay: Path, left: Path) -> Start | None:
     return next((start for start in counted if start is not None), None)
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _counted_from(path: str, header: int) -> Start | None:
     loop, function = loop_at(path, header), function_at(path, header)
     if loop is None:
@@ -115,7 +115,7 @@ def changed_bound(frame: Frame, header: int) -> Bound | None:
     return Bound(at, header, name, text, is_list, grows) if line else None
 
 
-@lru_cache(maxsize=64)
+@remembered
 def set_by_role(path: str, header: int) -> tuple[str, tuple[int, ...]]:
     """(name, lines) where a function sets what its loop goes over, or counts to, for each role by itself.
 
@@ -147,7 +147,7 @@ def _gone_over(loop: ast.For) -> Iterator[ast.expr]:
         yield over.args[-1]
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _bound_of(path: str, header: int) -> tuple[str, int, str, bool, bool | None]:
     loop = loop_at(path, header)
     calls = inside(loop.iter if isinstance(loop, ast.For) else None, ast.Call)
@@ -196,7 +196,7 @@ def _grows(node: ast.AST) -> set[str]:
     return targets & used - {""}
 
 
-@lru_cache(maxsize=64)
+@remembered
 def starts_of(path: str, header: int) -> tuple[tuple[str, int], ...]:
     """(variable, line that sets it last before the loop) of the first round of the loop at line `header`, where it is not a constant."""
     names = dict.fromkeys(_first_of(loop_at(path, header)))
@@ -331,7 +331,7 @@ def _bound_to(tree: ast.Module, name: str) -> Iterator[ast.expr]:
     return (value for _, targets, value in _assignments(tree) if name in map(last_name, targets))
 
 
-@lru_cache(maxsize=64)
+@remembered
 def end_of_generator(path: str, header: int) -> tuple[Frame, WayOut] | None:
     """The test that ends the generator early over which the loop at a line goes; None where it has several, none, or is not the program's."""
     loop = loop_at(path, header)

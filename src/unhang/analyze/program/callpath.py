@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.analyze.program.source import Loop, handles_signal, surroundings
-from unhang.model import Frame, user_frames
+from unhang.model import Case, Frame, user_frames
 
 Path = tuple[Frame, ...]
 
@@ -106,3 +106,18 @@ def show(path: Path, most: int = 4) -> str:
     shown = path[-most:]
     head = "... > " if len(path) > len(shown) else ""
     return head + " > ".join(f"{f.function}:{f.line}" for f in shown)
+
+
+_MOST_RANKS = 64
+
+
+def scripts_of(case: Case) -> set[str]:
+    """The files in which the stacks of a case begin: what its processes run."""
+    ranks = list(case.ranks.values())[:_MOST_RANKS]
+    stacks = [
+        *case.calls.stacks,
+        *(t.frames for t in case.launcher_stacks),
+        *(t.frames for e in ranks for t in e.stacks),
+    ]
+    stacks += [e.error.frames for e in ranks if e.error is not None]
+    return {way[0].file for stack in stacks if (way := user_path(stack))}

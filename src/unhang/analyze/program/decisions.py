@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path as Folder
 from typing import NamedTuple
 
@@ -31,6 +30,7 @@ from unhang.analyze.program.trees import (
     nodes_of,
     program_files,
     program_nodes,
+    remembered,
 )
 from unhang.analyze.program.ways_out import is_counted
 from unhang.model import Frame
@@ -91,7 +91,7 @@ def _ways_to(way: Path, frame: Frame, line: int) -> Iterator[tuple[Frame, Condit
                 yield f, c
 
 
-@lru_cache(maxsize=8)
+@remembered
 def switched_mode(folder: str) -> Decision | None:
     """The one line of the program's files that switches a mode of a library by what may differ between the ranks; None where there are several."""
     found = [one for path in program_files(folder) for one in _switched_in(path)]
@@ -313,7 +313,7 @@ class OptionalOutput(NamedTuple):
     name: str
 
 
-@lru_cache(maxsize=8)
+@remembered
 def optional_output(folder: str) -> OptionalOutput | None:
     """The one output of a `forward` in the files of a folder that hangs on the data of a batch."""
     forwards = functions_named(folder, "forward")

@@ -18,6 +18,7 @@ from unhang.analyze.program.trees import (
     nodes_of,
     parameters_of,
     program_nodes,
+    remembered,
 )
 from unhang.model import Frame
 
@@ -36,7 +37,7 @@ class LeakedStop(NamedTuple):
     items: str
 
 
-@lru_cache(maxsize=64)
+@remembered
 def leaked_stop(path: str, header: int) -> LeakedStop | None:
     """Of a loop over `map(read, items)`: a `next()` without a default in what is called for each item, of which the loop ends."""
     folder = str(Path(path).parent)
@@ -131,7 +132,7 @@ class SharedPlace(NamedTuple):
     loads: str
 
 
-@lru_cache(maxsize=64)
+@remembered
 def shared_place(path: str, header: int) -> SharedPlace | None:
     """Of a loop over an object of the program that keeps its place, where each rank goes on from what the main process has saved of it."""
     loop, folder = loop_at(path, header), str(Path(path).parent)
@@ -179,7 +180,7 @@ class LocalDays(NamedTuple):
     safe: str
 
 
-@lru_cache(maxsize=64)
+@remembered
 def local_days(path: str, header: int) -> LocalDays | None:
     """Of a loop over what a function of the program gives: where that divides its items by the local time."""
     folder = str(Path(path).parent)

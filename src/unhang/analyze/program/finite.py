@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.program.source import around, frame_at, nearest
-from unhang.analyze.program.trees import inside, last_name, program_nodes
+from unhang.analyze.program.trees import inside, last_name, program_nodes, remembered
 from unhang.model import Frame
 
 _NOT_FINITE = re.compile(r"is_?nan|is_?inf|is_?finite", re.IGNORECASE)
@@ -55,7 +54,7 @@ class Origin(NamedTuple):
     safe: str
 
 
-@lru_cache(maxsize=16)
+@remembered
 def origin_in(folder: str) -> Origin | None:
     """The one place of the program that divides by a sum, or takes a logarithm, without a bound."""
     found = [x for path, node in program_nodes(folder) if (x := _unbounded(path, node)) is not None]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.program.callpath import library_above
 from unhang.analyze.program.source import Condition, around, frame_at, function_at, surroundings
-from unhang.analyze.program.trees import inside, is_local_namesake, last_name, program_files, tree_of
+from unhang.analyze.program.trees import inside, is_local_namesake, last_name, program_files, remembered, tree_of
 from unhang.analyze.program.ways_out import WayOut, ways_past
 from unhang.model import CollectiveCall, Frame
 
@@ -55,7 +54,7 @@ class OwnMetrics(NamedTuple):
     name: str
 
 
-@lru_cache(maxsize=16)
+@remembered
 def own_metrics(folder: str) -> OwnMetrics | None:
     """The one such method in the files of a folder: nothing in it brings the ranks' values together."""
     found = []

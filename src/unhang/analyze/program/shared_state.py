@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.program.may_differ import OWN, SAME, may_differ
@@ -19,6 +18,7 @@ from unhang.analyze.program.trees import (
     nodes_of,
     program_files,
     program_nodes,
+    remembered,
     tree_of,
 )
 from unhang.model import Frame
@@ -40,7 +40,7 @@ _OF_NONE = re.compile(r"void|ignore|pad|unlabel|unknown|none|blank|missing", re.
 _LAST_OF_A_BYTE = 255  # masks of images are bytes
 
 
-@lru_cache(maxsize=16)
+@remembered
 def label_set(folder: str, label: int) -> Frame | None:
     """The line of the program that puts a label into a part of a tensor which stands for no class: a negative one, a byte's last, or one whose name says so."""
     nodes = list(program_nodes(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -116,11 +116,46 @@ _MOST_BESIDE, _MOST_FILES, _MOST_IMPORTS = 40, 100, 3
 _NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
 
 
+_scripts: frozenset[str] = frozenset()  # that the processes which are judged have run
+_of_programs: list[Callable[[], None]] = []
+T = TypeVar("T")
+
+
+def remembered(find: Callable[..., T]) -> Callable[..., T]:
+    """As `lru_cache`, of what is read out of the files of a program: forgotten when another program is judged."""
+    kept = lru_cache(maxsize=64)(find)
+    _of_programs.append(kept.cache_clear)
+    return kept
+
+
+def judge_program_of(scripts: Iterable[str]) -> None:
+    """Say which scripts the processes run that are judged now: other scripts in their folders are other programs."""
+    global _scripts
+    if (new := frozenset(scripts)) != _scripts:
+        _scripts = new
+        for forget in _of_programs:
+            forget()
+
+
 def program_files(folder: str) -> list[str]:
-    """The files of a program: those of a folder, and of the folders in it."""
+    """The files of a program: those of a folder, and of the folders in it, but for scripts beside the one that runs."""
     here = Path(folder)
     found = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
-    return [str(p) for p in found[:_MOST_FILES]]
+    files = [str(p) for p in found[:_MOST_FILES]]
+    if not any(str(Path(script).parent) == folder for script in _scripts):
+        return files
+    mine = {f for script in _scripts for f in files_of_script(script)}
+    return [f for f in files if f in mine or not _is_script(f)]
+
+
+@lru_cache(maxsize=256)
+def _is_script(path: str) -> bool:
+    """Whether a file does something when it is run: behind `if __name__ == "__main__"`, or by a call of its own function at the end."""
+    tree = tree_of(path)
+    body = tree.body if tree is not None else []
+    own = {n.name for n in body if isinstance(n, Function)}
+    called = {last_name(n.value.func) for n in body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)}
+    return bool(own & called) or any(isinstance(n, ast.If) and "__name__" in ast.unparse(n.test) for n in body)
 
 
 def program_nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
