@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.analyze.small_programs import program
 from unhang.analyze.program.rounds import counted_by_files, ended_by_files
+from unhang.analyze.program.shared_state import looks_unmet
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.program.ways_out import way_past
 from unhang.analyze.situation import Situation
@@ -214,3 +216,33 @@ def test_the_line_that_switches_what_a_later_line_calls(tmp_path: Path) -> None:
     program = Program(twice)
     value = next(n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and "sync" in ast.unparse(n)).args[0]
     assert program.once_bound(value) is value
+
+
+_BY_FILES = """\
+import torch
+def publish(net, path):
+    torch.save(net, path)
+def load(net, path):
+    if path.exists():
+        net.freeze()
+    return net
+def load_config(path):
+    return read(path) if path.exists() else {{}}
+def main(net, path):
+    config = load_config(path)
+    publish(net, path)
+    {between}
+    net = load(net, path)
+    DDP(net)
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "is_told"), [("pass", True), ("dist.barrier()", False), ("net = load(net, path)", False)]
+)
+def test_models_that_go_by_files_of_others(between: str, is_told: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, _BY_FILES.format(between=between))
+    found = looks_unmet((Frame(str(file), 15, "main"),))
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found[0].line, found[1]) == (14, "load(net, path)")

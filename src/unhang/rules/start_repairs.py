@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from unhang.analyze.calls.loop_heads import Place, resumed_place
 from unhang.analyze.calls.streams import stack_path
+from unhang.analyze.program.callpath import user_path
+from unhang.analyze.program.shared_state import looks_unmet
 from unhang.analyze.program.source import Condition, frame_at, function_at, nodes_around, surroundings
 from unhang.analyze.program.trees import blocks_of, covers, functions_named, inside, last_name, nodes_of, program_nodes
 from unhang.analyze.program.ways_out import way_out_of
@@ -228,3 +230,16 @@ def left_by_asking(s: Situation, late: LateRank) -> Iterator[Fix]:
             verify=CLEAN,
         )
         return
+
+
+def of_files_of_others(frames: Sequence[Frame]) -> Fix | None:
+    """For ranks that have made unlike models, where the program goes by files that others may still be writing."""
+    found = looks_unmet(user_path(frames))
+    if found is None:
+        return None
+    at, call = found
+    return edit(
+        f"Let all ranks have written before any of them looks: `{call}` goes by the files that are there, and nobody waits in front of it",
+        f"# {w.spot(at)}, in front of this line, on every rank\ntorch.distributed.barrier()",
+        verify=CLEAN,
+    )

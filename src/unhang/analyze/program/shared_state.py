@@ -12,6 +12,8 @@ from unhang.analyze.program.source import frame_at, function_at, loop_around, ne
 from unhang.analyze.program.trees import (
     calls_on,
     covers,
+    files_of_script,
+    functions_in,
     inside,
     last_name,
     names_in,
@@ -366,3 +368,29 @@ def resumes_from(folder: str) -> tuple[Frame, str] | None:
     at = frame_at(path, given.value.lineno)
     is_own = may_differ(path, given.value, scopes_at(path, at.line), is_test=False) > SAME
     return (at, ast.unparse(given.value)) if is_own else None
+
+
+_ASKS_FILES = ("exists", "is_file", "isfile", "glob", "iglob", "rglob", "listdir", "iterdir", "scandir")
+_WRITES_FILES = ("save", "dump", "write_text", "write_bytes", "replace", "rename", "savez", "to_csv")
+_MEETS = ("barrier", "wait_for_everyone", "broadcast_object_list", "all_gather_object", "all_reduce", "broadcast")
+
+
+def looks_unmet(way: Sequence[Frame]) -> tuple[Frame, str] | None:
+    """The one line before a way whose function goes by the files that are there, behind one that writes some, where no call lets the ranks meet in between."""
+    bodies = {f.name: f for path in files_of_script(way[0].file) for f in functions_in(tree_of(path))} if way else {}
+    found = []
+    for frame in way:
+        calls = [c for c in inside(function_at(frame.file, frame.line), ast.Call) if c.lineno < frame.line]
+        writes = [c.lineno for c in calls if _calls_any(bodies.get(last_name(c.func)), _WRITES_FILES)]
+        meets = [c.lineno for c in calls if last_name(c.func) in _MEETS]
+        for call in calls:
+            body = bodies.get(last_name(call.func))
+            last = max((n for n in writes if n < call.lineno), default=0)
+            is_met = any(last < n < call.lineno for n in meets) or _calls_any(body, _MEETS)
+            if last and not is_met and _calls_any(body, _ASKS_FILES):
+                found.append((frame_at(frame.file, call.lineno), ast.unparse(call)))
+    return found[0] if len(found) == 1 else None
+
+
+def _calls_any(body: ast.AST | None, names: Sequence[str]) -> bool:
+    return any(last_name(c.func) in names for c in inside(body, ast.Call))

@@ -25,6 +25,7 @@ from unhang.rules.failure import first_exception, found_at_first, is_of_objects
 from unhang.rules.job.stacks import stacks_disagree
 from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
 from unhang.rules.remedies import make_for_all
+from unhang.rules.start_repairs import of_files_of_others
 
 # Of these the sizes are the program's own choice; of the others (buckets, shards) they follow from which tensor it is.
 _SIZED_BY_USER = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
@@ -40,8 +41,7 @@ _SAYS = ("threads", "rounds", "epoch", "beside", "odd", "nobody")
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
 _LEAST_DONE = 2
 _MOST_TENSORS, _TWO = 200, 2
-_EARLIER = 0.6
-_SAME_CHARACTERS = 40
+_EARLIER, _SAME_CHARACTERS = 0.6, 40
 _OF_TWO_LINES = 0.65  # tensors of calls in different lines are not one call's
 
 
@@ -242,6 +242,7 @@ def ranks_compared(s: Situation) -> Iterator[Found]:
         first = first_exception(s)
         frame = first.frame if first is not None and first.error.message[:_SAME_CHARACTERS] in events[0].text else None
         made = make_for_all(s.case, first.error, first.ranks) if first is not None and frame is not None else None
+        made = made or of_files_of_others(first.error.frames if first is not None else ())
         more = {"words": {"at": f" at {w.place(frame)}" if frame else ""}, "fixes": (made or "same-modules", SEE_IT)}
         yield found_in(s, events, _EARLIER if is_later else 0.96, (), location=frame, **more)
 
