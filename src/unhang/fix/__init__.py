@@ -304,7 +304,8 @@ def _kind_of(says: Said, finding: Finding) -> str:
     """Whether a change mends, or only ends the hang: by an error, or by leaving out what some ranks still had."""
     if says.does == "raise again":
         return LIMIT
-    is_cut = says.text == AT_THE_FIRST and any(e.source == EARLIER for e in finding.evidence)
+    is_gathered = "gather" in str((finding.collective or {}).get("op", ""))  # what the others still have is a result
+    is_cut = says.text == AT_THE_FIRST and (is_gathered or any(e.source == EARLIER for e in finding.evidence))
     return LOSS if is_cut else ""
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 
 from unhang.analyze.program.source import surroundings
-from unhang.analyze.program.trees import covers, last_name
+from unhang.analyze.program.trees import covers, last_name, names_in
 from unhang.fix.agreed import (
     AGREED,
     ANY_RANK,
@@ -24,7 +24,7 @@ from unhang.fix.agreed import (
     take_from_one,
 )
 from unhang.fix.alike import by_one_score
-from unhang.fix.direction import give_zeros, gradient_guard, has_exchange, is_guarded
+from unhang.fix.direction import EXCHANGES, give_zeros, gradient_guard, has_exchange, is_guarded
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, binds, called, calls_in, dotted, holds
 from unhang.fix.whole_rounds import full_rounds, skip_alike
 from unhang.model import Finding
@@ -52,6 +52,10 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
     shown = full_rounds(program, loop) or skip_alike(program, loop, finding, backend) if loop is not None else None
     if shown is not None:
         return shown
+    if loop is not None and (length := _length_of_padded(loop)) is not None:
+        put_around(program, MOST, length, finding, backend)
+        says = "Every rank makes as many rounds as the one with the most items; the others give empty pieces in theirs"
+        return Said("end together", says)
     source = _what_ends(program, finding)
     if (split := _split_above(program, source)) is not None:
         program.insert_at(program.end(split) - 1, ", apply_padding=True")
@@ -90,6 +94,41 @@ def _as_many_rounds(program: Program, loop: ast.For | None, finding: Finding, ba
     program.insert_before(loop, f"{program.indent(loop)}{name} = {most}({name}){program.newline}")
     says = f"All ranks make as many rounds as the one that needs most: `{name}` of line {loop.lineno}"
     return Said("end together", says)
+
+
+_OF_ONE_SIZE = ("zeros", "new_zeros", "full", "new_full", "empty", "new_empty")
+
+
+def _length_of_padded(loop: ast.For) -> ast.expr | None:
+    """`len(x)` of a loop over `range(0, len(x), size)` that only takes pieces of `x`, and exchanges tensors of one size, into which the pieces are put."""
+    match loop.iter, loop.target:
+        case (
+            ast.Call(
+                func=ast.Name(id="range"),
+                args=[ast.Constant(value=0), ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=items)]) as length, _],
+            ),
+            ast.Name(id=start),
+        ):
+            pass
+        case _:
+            return None
+    body = [n for s in loop.body for n in ast.walk(s)]
+    pieces = [n for n in body if isinstance(n, ast.Subscript) and dotted(n.value) == items]
+    of_items = [n for n in body if isinstance(n, ast.Name) and n.id == items]
+    asked = [n for n in body if isinstance(n, ast.Attribute) and dotted(n.value) == items]  # its shape, its kind
+    is_sliced = bool(pieces) and all(isinstance(n.slice, ast.Slice) and start in names_in(n.slice) for n in pieces)
+    given = {
+        a.id
+        for n in body
+        if isinstance(n, ast.Call) and EXCHANGES.fullmatch(called(n))
+        for a in n.args
+        if isinstance(a, ast.Name)
+    }
+    sets = [n for n in body if isinstance(n, ast.Assign) and len(n.targets) == 1 and dotted(n.targets[0]) in given]
+    sized = {dotted(n.targets[0]) for n in sets if any(called(c) in _OF_ONE_SIZE for c in calls_in(n.value))}
+    lists = {dotted(n.targets[0]) for n in sets if isinstance(n.value, ast.ListComp | ast.List)}
+    is_padded = bool(given & sized) and given <= sized | lists
+    return length if is_sliced and is_padded and len(of_items) == len(pieces) + len(asked) else None
 
 
 def _table_of(loop: ast.For) -> ast.expr | None:
