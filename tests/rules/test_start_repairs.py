@@ -160,9 +160,11 @@ def test_all_leave_a_loop_of_which_each_asks_an_actor_for_the_end(test: str, is_
     calls = {r: ["all_reduce[8]@fit:4", "all_reduce[8]@fit:4 !"] for r in (1, 2)}
     case = make_case(calls, world=3, source=_ASKS % test, stacks={1: "fit:4>~comm", 2: "fit:4>~comm"})
     late: Any = SimpleNamespace(rank=0, victims=(1, 2))
-    found = list(left_by_asking(Situation(case), late))
-    assert bool(found) is is_told
-    assert all("over = torch.tensor(float(ray.get(" in fix.advice for fix in found)
+    found = left_by_asking(Situation(case), late)
+    assert (found is not None) is is_told
+    if found is not None:
+        at, said, fix = found
+        assert (at.line, said, "over = torch.tensor(float(ray.get(" in fix.advice) == (5, test, True)
 
 
 _GOES_ON = """\

@@ -19,6 +19,7 @@ from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.late import driver, found_late
 from unhang.rules.repairs import of_exception
+from unhang.rules.start_repairs import left_by_asking
 
 
 def by_ended_work(s: Situation, late: LateRank) -> Found | None:
@@ -40,6 +41,18 @@ def by_ended_work(s: Situation, late: LateRank) -> Found | None:
     return replace(found, location=left.at)
 
 
+def asked_apart(s: Situation, late: LateRank) -> Found | None:
+    """An actor of Ray without a task that left the loop in which its peers began another round, by what it was told of another actor."""
+    left = left_by_asking(s, late) if late.activity.awaits == TASK_OF_RAY else None
+    if left is None:
+        return None
+    at, test, fix = left
+    words = {"test": test, "spot": w.spot(at)}
+    lines = tuple(w.code_line(at, "way out"))
+    found = found_late(s, late, 0.88, words, say="asked apart", cause="code-divergence", fixes=(fix,), evidence=lines)
+    return replace(found, location=at)
+
+
 def left_out_by_driver(s: Situation, late: LateRank) -> Found | None:
     """What leaves an actor of Ray out where its driver gives the others the task in which they wait for it."""
     place = driver(s) if late.activity.awaits == TASK_OF_RAY else None
@@ -59,7 +72,7 @@ def left_out_by_driver(s: Situation, late: LateRank) -> Found | None:
 
 def by_given_work(s: Situation, late: LateRank) -> Found | None:
     """The first of these that holds."""
-    ways = (by_ended_work, left_out_by_driver, sent_in_part, kept_on_cancelled)
+    ways = (by_ended_work, asked_apart, left_out_by_driver, sent_in_part, kept_on_cancelled)
     return next((found for way in ways if (found := way(s, late)) is not None), None)
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 from textwrap import indent
 from typing import Any, NamedTuple
 
-from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY, TASK_OF_RAY
+from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
 from unhang.analyze.program.callpath import is_same_function
 from unhang.analyze.program.source import loop_around
 from unhang.analyze.program.trees import line_text
@@ -20,7 +20,6 @@ from unhang.rules.base import AGAIN, card_of, edit, with_words
 from unhang.rules.item_repairs import fresh_lock
 from unhang.rules.known_repairs import known_repairs
 from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of, stack_of
-from unhang.rules.start_repairs import left_by_asking
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
@@ -39,8 +38,6 @@ def _fix(name: str, found: NamedTuple | None = None, /, **words: object) -> Fix:
 
 def remedy_of(s: Situation, late: LateRank) -> Fix | None:
     """The change at the place that keeps the rank; None where the source does not show it for certain."""
-    if late.activity.awaits == TASK_OF_RAY and (ended := next(left_by_asking(s, late), None)) is not None:
-        return ended
     known, frame = list(known_repairs(s, late)), late.activity.frame
     limits = (fix for fix in known if fix.kind == LIMIT)
     fix = next(chain((fix for fix in known if fix.kind != LIMIT), _remedies(s, late), limits), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -203,8 +203,8 @@ def _asks_the_rank(path: str, part: ast.expr) -> bool:
 # An end that each rank asks an actor of Ray for.
 
 
-def left_by_asking(s: Situation, late: LateRank) -> Iterator[Fix]:
-    """For an actor that has ended its loop, by what it asked of another one, while its peers began another round."""
+def left_by_asking(s: Situation, late: LateRank) -> tuple[Frame, str, Fix] | None:
+    """Where an actor has ended its loop, by what it asked of another one, while its peers began another round: the line, its test, and what mends it."""
     for victim in late.victims:
         stay = stack_path(s.case, victim)
         found = way_out_of(s.case, stay, (), (late.rank,), is_even=True) if stay else None
@@ -223,13 +223,14 @@ def left_by_asking(s: Situation, late: LateRank) -> Iterator[Fix]:
         if gate is None or not asks or gate.body not in blocks_of(gate):
             continue
         text = ast.unparse(gate.test)
-        yield edit(
+        fix = edit(
             f"Let all ranks leave the loop together: each asks for itself, and what `{text}` says changes in between",
             f"# {w.spot(frame)}, in place of `if {text}:`, on every rank\n"
             f"over = torch.tensor(float({text}))\ndist.all_reduce(over, op=dist.ReduceOp.MAX)\nif over.item():",
             verify=CLEAN,
         )
-        return
+        return frame, text, fix
+    return None
 
 
 def of_files_of_others(frames: Sequence[Frame]) -> Fix | None:

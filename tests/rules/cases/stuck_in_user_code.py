@@ -153,6 +153,35 @@ def _driven(source: str = _DRIVES) -> Later:
     return made
 
 
+_ASKS = """import ray
+
+def main(workers):
+    ray.get([one.fit.remote() for one in workers])
+
+def fit(self):
+    for epoch in range(9):
+        for x in self.batches(epoch):
+            all_reduce(x)
+        if {test}:
+            break
+"""
+
+
+def _asks(test: str) -> Later:
+    """Rank 1, an actor of Ray, has ended the method in whose loop the others began another round."""
+
+    def made() -> Case:
+        idle = Frame("/env/site-packages/ray/_private/worker.py", 1069, "main_loop")
+        stacks = {**dict.fromkeys((0, 2, 3), "fit:9>~comm"), 1: ThreadStack("MainThread", (idle,), is_main=True)}
+        rounds = {r: ["all_reduce[8]@fit:9", *["all_reduce[8]@fit:9 !"] * (r != 1)] for r in range(4)}
+        case = make_case(rounds, hang="suspected", stacks=stacks, source=_ASKS.format(test=test))()
+        file = next(f.file for f in case.ranks[0].main_frames if f.is_user)
+        gets = Frame("/env/site-packages/ray/_private/worker.py", 1007, "get_objects")
+        return replace(case, launcher_stacks=(ThreadStack("MainThread", (gets, Frame(file, 4, "main")), is_main=True),))
+
+    return made
+
+
 _REACHES = """import ray
 
 def reachable(workers):
@@ -246,6 +275,8 @@ def _pumped(kinds: str = "TimeoutError, CancelledError", does: str = "continue")
 
 CASES = {
     "rank-stuck-in-user-code": (
+        Fires(_asks("ray.get(self.progress.finished.remote())"), (1,), 10, cause="code-divergence"),
+        Fires(_asks("epoch > 5"), (1,), 4),
         Fires(_reached(_SOME), (1,), 13, cause="code-divergence"),
         Fires(_reached(_EACH), (1,), 13),
         Fires(_asked("sock.send(data)"), (1,), 6),
