@@ -226,7 +226,7 @@ def left_by_asking(s: Situation, late: LateRank) -> tuple[Frame, str, Fix] | Non
         fix = edit(
             f"Let all ranks leave the loop together: each asks for itself, and what `{text}` says changes in between",
             f"# {w.spot(frame)}, in place of `if {text}:`, on every rank\n"
-            f"over = torch.tensor(float({text}))\ndist.all_reduce(over, op=dist.ReduceOp.MAX)\nif over.item():",
+            f"over = torch.tensor(float({text}))\ndist.all_reduce(over, op=dist.ReduceOp.MAX)\nif over.item(): ...   # as before",
             verify=CLEAN,
         )
         return frame, text, fix
