@@ -143,7 +143,12 @@ def test_a_trainer_that_waits_where_a_rank_has_a_best_metric(asked: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("given", "line"), [("compute_metrics=Accuracy(seed=rank)", "Accuracy(seed=rank)"), ("args=args", "")]
+    ("given", "line"),
+    [
+        ("compute_metrics=Accuracy(seed=rank), callbacks=[EarlyStoppingCallback(3)]", "Accuracy(seed=rank)"),
+        ("compute_metrics=Accuracy(seed=rank)", ""),  # nothing stops by it
+        ("args=args, callbacks=[EarlyStoppingCallback(3)]", ""),
+    ],
 )
 def test_what_a_trainer_computes_by_is_given_by_rank_0(given: str, line: str, tmp_path: Path) -> None:
     file = tmp_path / "train.py"

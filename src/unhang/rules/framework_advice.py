@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unhang.analyze.calls import framework_settings
 from unhang.analyze.calls.divergence import Divergence, library_tests
-from unhang.analyze.calls.framework_loops import LeftFramework, MadeLoader, train_loader
+from unhang.analyze.calls.framework_loops import LeftFramework, MadeLoader, stops_by_metrics, train_loader
 from unhang.analyze.lines.pasted import RANK_ZERO_FIRST
 from unhang.analyze.program import metrics
 from unhang.analyze.program.decisions import unsynced_monitor
@@ -136,7 +136,7 @@ def of_same_stop(gone: LeftFramework) -> Fix | None:
     if any(part in gone.loop.file for part in framework_settings.LIGHTNING):
         return of_monitor(unsynced_monitor(str(Path(gone.line.file).parent)))
     line, given = framework_settings.computed_metrics(gone.line.file)
-    if not line:
+    if not line or not stops_by_metrics(gone.line.file):
         return None
     return edit(
         "Give the framework metrics that are the same on every rank: it stops by them",

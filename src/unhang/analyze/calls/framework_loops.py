@@ -25,6 +25,7 @@ from unhang.analyze.program.trees import (
     is_local_namesake,
     last_name,
     line_text,
+    nodes_of,
     program_files,
     program_nodes,
     remembered,
@@ -241,6 +242,13 @@ def _answer(d: Divergence, line: Frame) -> Frame | None:
     if len(answers) != 1 or len(given) != 1 or given[0].value is None or any(map(_agrees, ast.walk(answers[0]))):
         return None
     return Frame(line.file, given[0].lineno, answers[0].name)
+
+
+def stops_by_metrics(script: str) -> bool:
+    """Whether a program has a callback of its own or of the library that ends a training by what was evaluated."""
+    nodes = (n for path in files_of_script(script) for n in nodes_of(path))
+    names = (n.name if isinstance(n, ast.alias) else n.id if isinstance(n, ast.Name) else "" for n in nodes)
+    return any("EarlyStopping" in name or "early_stopping" in name for name in names)
 
 
 @remembered
