@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.analyze.small_programs import frame, program
 from unhang import testing
-from unhang.analyze.program.early_ends import leaked_stop, local_days, salted_hash, shared_place
+from unhang.analyze.program.early_ends import leaked_stop, local_days, salted_hash, set_on_some, shared_place
 from unhang.fix import with_diff
 from unhang.model import Case, Fix
 from unhang.testing import judge, make_case
@@ -148,6 +148,35 @@ def test_what_is_shared_out_by_a_salted_hash(line: str, of: str, tmp_path: Path)
     (file.parent / "other.py").write_text("def own(x):\n    return hash(x) % 7\n")  # another program of the folder
     found = salted_hash(str(file))
     assert (found.of if found else "") == of
+
+
+_RESUMES = """\
+class State:
+    def __init__(self):
+        self.epoch = 0
+    def resume(self):
+        if {test}:
+            self.epoch, self.best = load(self.path)
+def main(state):
+    while state.epoch < 9:  # head
+        state.epoch += 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "rest"),
+    [
+        ("dist.get_rank() == 0 and exists(self.path)", "exists(self.path)"),
+        ("is_main_process()", ""),
+        ("exists(self.path)", None),
+    ],
+)
+def test_a_place_that_one_rank_alone_reads(test: str, rest: str | None, tmp_path: Path) -> None:
+    file = program(tmp_path, _RESUMES.format(test=test))
+    found = set_on_some(str(file), str(file), frame(file, "head").line)
+    assert (found.rest if found else None) == rest
+    if found is not None:
+        assert (found.at.line, found.sets, found.name) == (5, 6, "epoch")
 
 
 @pytest.fixture

@@ -40,6 +40,8 @@ def _source_of_end(s: Situation, loop: LeftLoop) -> tuple[Frame | None, Fix | No
         return stop.at, _read_alike(stop)
     if (place := early_ends.shared_place(path, header)) is not None:
         return place.at, _own_place(place)
+    if (some := early_ends.set_on_some(_script_of(s, loop), path, header)) is not None:
+        return some.at, _on_every_rank(some)
     if (salted := early_ends.salted_hash(_script_of(s, loop))) is not None:
         return salted.at, one_hash(salted)
     days = early_ends.local_days(path, header) if are_whole_nodes(s.case, loop.leavers) else None
@@ -66,6 +68,17 @@ def _was_even(s: Situation, loop: LeftLoop) -> bool:
             seen[number] = goes_through(user_path(calls.stacks[number]), loop.frame, whole)
         within.append(seen[number])
     return sum(a and not b for a, b in pairwise(within)) > 1
+
+
+def _on_every_rank(some: early_ends.OfSome) -> Fix:
+    """For a number that some ranks alone read, with what was read beside it."""
+    with_rest = f"if {some.rest}:" if some.rest else "no condition"
+    return edit(
+        f"Let every rank set `{some.name}`, and what is read with it: line {some.sets} runs only if `{some.test}`",
+        f"# {w.spot(some.at)}, in place of `if {some.test}:`, on every rank: all go on from one place, with the same weights\n{with_rest}\n"
+        "# where the file is on one machine alone: read it there, and torch.distributed.broadcast_object_list the rest of it",
+        verify=CLEAN,
+    )
 
 
 def one_hash(salted: early_ends.Salted) -> Fix:

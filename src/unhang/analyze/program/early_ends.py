@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.program.source import frame_at, function_at, loop_at, nodes_around, surroundings
+from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, nodes_around, surroundings
 from unhang.analyze.program.trees import (
     argument_of,
     files_of_script,
@@ -215,6 +215,49 @@ def salted_hash(script: str) -> Salted | None:
         if isinstance(call.func, ast.Name) and call.func.id == "hash" and len(call.args) == 1
     ]
     return found[0] if len(found) == 1 and found[0].at.function != "__hash__" else None
+
+
+class OfSome(NamedTuple):
+    """What a loop counts to or from, `name`, is set at line `sets` on some ranks alone: under `test` at `at`, of which `rest` does not ask for the rank."""
+
+    at: Frame
+    sets: int
+    name: str
+    test: str
+    rest: str
+
+
+@remembered
+def set_on_some(script: str, path: str, header: int) -> OfSome | None:
+    """Of a `while` loop: the one place of the program, but for where it is made, that sets an attribute of its test, if only some ranks come there."""
+    loop = loop_at(path, header)
+    names = {n.attr for n in inside(loop.test, ast.Attribute)} if isinstance(loop, ast.While) else set()
+    sets = [
+        (file, n)
+        for file in files_of_script(script)
+        for n in nodes_of(file)
+        if isinstance(n, ast.Assign) and not names.isdisjoint(_attributes_in(n)) and _function_of(file, n) != "__init__"
+    ]
+    if len(sets) != 1:
+        return None
+    file, node = sets[0]
+    gates = [c for c in surroundings(file, node.lineno).conditions if c.depends_on_rank]
+    if len(gates) != 1:
+        return None
+    test = gates[0].test
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else []
+    rest = [p for p in parts if not condition_of(file, p).depends_on_rank]
+    name = min(names & _attributes_in(node))
+    return OfSome(frame_at(file, gates[0].line), node.lineno, name, gates[0].text, " and ".join(map(ast.unparse, rest)))
+
+
+def _attributes_in(node: ast.Assign) -> set[str]:
+    return {n.attr for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Attribute)}
+
+
+def _function_of(path: str, node: ast.stmt) -> str:
+    function = function_at(path, node.lineno)
+    return function.name if function is not None else ""
 
 
 def _in_one_zone(call: ast.Call) -> str:
