@@ -27,6 +27,7 @@ CASES = {
     "gloo-sizes": (
         Fires(log_case(_LINE), ()),
         Fires(_aborted(_EXCHANGE), (), 31),
+        Fires(_aborted({r: ["all_reduce[8]@main:10"] for r in range(4)}), ()),  # amid a transfer
         Quiet(_aborted({**_EXCHANGE, 2: ["all_reduce[8]@main:10"]}), "the ranks were in different calls"),
         Quiet(log_case("INFO preamble length of the message: 8192 bytes"), "no failed check"),
     ),

@@ -14,7 +14,7 @@ from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.program.callpath import innermost, user_path
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.order import in_turns, is_of_size_alone, is_thread_race
-from unhang.model import CallState, CollectiveCall, EvidenceLine, Fix, Frame, grouped, user_frames
+from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Fix, Frame, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import of_skipped_part
 from unhang.rules.base import Found, Names, rule
@@ -166,19 +166,27 @@ def _does_not_fit(s: Situation, stuck: StuckCollective, wrong: tuple[int, ...]) 
 def gloo_sizes(s: Situation) -> Found | None:
     """Gloo's failed check: by the log alone, or in the last call of all ranks, whose parts each rank sizes itself. It does not tell which rank is wrong."""
     events = s.events.of("gloo.size_mismatch")
-    if not events or not len(s.case.calls):
+    call = _last_of_all(s) if len(s.case.calls) and s.divergence is None else None
+    is_of_parts = call is not None and bare_op(call.op).startswith(_OF_PARTS)
+    if not events or s.divergence is not None or (not is_of_parts and _has_open_collective(s.case.calls)):
+        return None
+    if call is None or not is_of_parts:
         at = _aborted_at(s)
         pad = ((of_any_sender(at) or one_width(str(Path(at.file).parent))) if at else None) or "pad"
-        return found_in(s, events, 0.8, (), say="log", fixes=(pad, "see"), location=at) if events else None
-    call = _last_of_all(s) if s.divergence is None else None
-    if call is None or not bare_op(call.op).startswith(_OF_PARTS):
-        return None
+        return found_in(s, events, 0.8, (), say="log", fixes=(pad, "see"), location=at)
     path = user_path(call.frames)
     words = {"call": f"{w.name_call(call)} #{call.seq}", "at": w.at(innermost(path))}
     lines = (*quote(events, 2), w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", path))
     words["line"] = w.place(innermost(path))
     fixes = ("counts",) if bare_op(call.op).startswith("all_to_all") else ("pad",)
     return Found(0.85, (), lines, words, "call", fixes, **w.at_call(call, innermost(path)))
+
+
+def _has_open_collective(table: CollectiveTable) -> bool:
+    """Whether a rank was in a collective that is recorded; else it was in a transfer, of which sizes are not."""
+    if not len(table):
+        return False
+    return bool((table["state"][table.rows(is_p2p=0)] < CallState.COMPLETED).any())
 
 
 def _aborted_at(s: Situation) -> Frame | None:
