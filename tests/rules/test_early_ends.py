@@ -136,7 +136,9 @@ def test_days_of_the_local_clock(call: str, safe: str, tmp_path: Path) -> None:
     ("line", "of"),
     [
         ("return hash(name) % parts  # here", "name"),
-        ("return abs(hash((name, 1))) % parts", "(name, 1)"),
+        ("return abs(hash(str(name))) % parts", "str(name)"),
+        ("return hash((name, 1)) % parts", ""),
+        ("return hash(user_id) % parts", ""),
         ("return crc32(name) % parts", ""),
         ("return hash(name) == parts", ""),
         ("return hash(name) % parts\ndef hash(x):\n    return 1", ""),

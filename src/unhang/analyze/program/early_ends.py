@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -213,8 +214,22 @@ def salted_hash(script: str) -> Salted | None:
         if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
         for call in inside(n.left, ast.Call)
         if isinstance(call.func, ast.Name) and call.func.id == "hash" and len(call.args) == 1
+        if _may_be_text(call.args[0])
     ]
     return found[0] if len(found) == 1 and found[0].at.function != "__hash__" else None
+
+
+_OF_NUMBERS = re.compile(r"(?i)(?:^|_)(?:i|j|k|n|id|ids|idx|index|step|epoch|rank|seed|number|num|count|key)$|id$")
+
+
+def _may_be_text(node: ast.expr) -> bool:
+    """Whether what is hashed is a text, as far as it is said: numbers, and what is made of numbers, have one hash in all processes."""
+    match node:
+        case ast.JoinedStr() | ast.Call(func=ast.Name(id="str" | "repr")):
+            return True
+        case ast.Name() | ast.Attribute():
+            return _OF_NUMBERS.search(last_name(node)) is None
+    return False
 
 
 class OfSome(NamedTuple):
