@@ -73,7 +73,7 @@ MORE = {
     "ninth": set[str](),
     "tenth": set[str](),
     "eleventh": set[str](),
-    "twelfth": set[str](),
+    "twelfth": {"11"},
     "thirteenth": set[str](),
     "fourteenth": set[str](),
     "fifteenth": set[str](),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known, sorts
 from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
+from unhang.lint.libraries import Collective
 from unhang.lint.special import is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
@@ -167,7 +168,12 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
     wrapper = known.WRAPPERS.get(link.project.resolved(file, function.annotated.get(name, "")))
     if wrapper is not None:
         return Value(sort=("wrap", wrapper))
-    if name == "model" and function.owner and _CALLBACK in link.project.base_names(file, function.owner):
+    if (
+        name == "model"
+        and function.name.startswith("on_")
+        and function.owner
+        and _CALLBACK in link.project.base_names(file, function.owner)
+    ):
         return Value(sort=("wrap", "hf model"))
     by_name = value_of_name("rank" if i == 0 and function.is_spawned else name)
     if by_name.zero and link.project.is_flag(function.name, name, i - function.is_method):
@@ -182,6 +188,20 @@ def is_sharded_later(function: Function, node: Call) -> bool:
     """Whether the module that a call gets is given to something that shards it after that: now it is whole on this rank."""
     later = (n for n in calls_in(function.body) if n.line > node.line)
     return any(_SHARDS.search(name_of(n).lower()) and node.args[0] in n.args for n in later)
+
+
+def keeps_whole(frame: Operators, node: Call, op: str) -> bool:
+    """Whether each rank has the whole state for which a call asks: nothing is sharded yet, or at all, or the function was replaced."""
+    owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
+    if owner and f"{owner}.get_state_dict" in frame.env:
+        return True
+    is_later = op == "state_dict" and bool(node.args) and is_sharded_later(frame.function, node)
+    return is_later or (op == "state_dict" and frame.link.is_on_cpu)
+
+
+def of_result(name: str) -> Collective | None:
+    """What a method of what a call gives is: `p.grad.norm().full_tensor()`. What was just made of local parts is often sharded without the others."""
+    return known.METHODS.get(name) if name != "redistribute" else None
 
 
 def name_at(node: Call) -> str:

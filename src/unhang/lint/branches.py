@@ -369,7 +369,7 @@ class Branches(Calls):
         names, made = set(re.findall(r"[a-z_]\w*", text)), self.function.parameters[effect.param]
         for n in sorted(self.function.bindings, key=lambda n: -n.line):
             if any(isinstance(t, Ref) and t.path in names for t in n.targets):
-                names |= paths_in(n.value)
+                names |= {name for path in paths_in(n.value) for name in (path, path.partition(".")[0])} - {"self"}
         return made in names
 
     def _leave_open(self, way_out: Exit) -> None:

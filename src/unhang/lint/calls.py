@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from unhang.lint import known, sorts
-from unhang.lint.arguments import is_sharded_later, name_at
+from unhang.lint.arguments import keeps_whole, name_at, of_result
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
-from unhang.lint.ir import Attr, Call, Const, Found, Op, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
 from unhang.lint.libraries import Collective
+from unhang.lint.logged import own_metric
 from unhang.lint.passing import MAY_MISS, Passing
 from unhang.lint.replicas import is_for_core, replica
 from unhang.lint.single import found_in_call
@@ -93,6 +94,14 @@ class Calls(Passing):
         of = DRAWN if full.partition(".")[0] in self.link.own_seeds else CHANCE
         return Value(of) if draws and "generator" not in node.names else None
 
+    def item(self, base: Expr, index: Expr) -> Value:
+        """`base[index]`, also of what a trainer keeps."""
+        return own_metric(self, base, index) or super().item(base, index)
+
+    def got(self, node: Call, owner: str, base: Value, args: list[Value]) -> Value | None:
+        """What `get` gives, also of what a trainer keeps."""
+        return own_metric(self, Ref(owner), node.args[0]) or super().got(node, owner, base, args)
+
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         func = node.func
@@ -158,7 +167,7 @@ class Calls(Passing):
             of = func.base if isinstance(func := node.func, Attr) else node.args[0] if node.args else Ref(owner)
             if (sort := graph_of(self, of)) is not None:
                 return self._backward(node, sort)
-        made = known.method(owner, name) if owner else None
+        made = known.method(owner, name) if owner else of_result(name) if isinstance(node.func, Attr) else None
         own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
         if own is not None:  # a trainer of the project, not that of a library
             return self._function(node, ("bound", *own), args, name)
@@ -183,8 +192,7 @@ class Calls(Passing):
         if kind == "wrap":
             if name in known.HIDDEN.get(sort[1], ()):
                 return self._wrapped(node, sort[1], name, args, name)
-            made = known.of_sort(sort[1], name)
-            if made is not None:
+            if (made := known.of_sort(sort[1], name)) is not None:
                 return self._collective(node, made, args, name)
             if name == "prepare" or (sort[1] == "fabric" and name.startswith("setup")):
                 return prepared(node, args)
@@ -332,9 +340,7 @@ class Calls(Passing):
             group = self.group_of(given)
         if made.op in ("new_group", "device_mesh"):
             group = ""
-        is_plain = made.op == "state_dict" and bool(node.args) and is_sharded_later(self.function, node)
-        if isinstance(node.func, Ref):
-            is_plain |= f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env
+        is_plain = keeps_whole(self, node, made.op)
         doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
         if name.startswith("gather"):
@@ -363,7 +369,8 @@ class Calls(Passing):
             self.forwards += 1
             found_in_call(self, "forward", "", node, args)
         if op and not (op == "backward" and self.no_sync):
-            self.emit(Effect(op, "", (self.place(node, name),), wrapper.partition(" ")[0]))
+            is_sure = op != "save" or wrapper != "hf trainer" or not self.link.is_on_cpu
+            self.emit(Effect(op, "", (self.place(node, name),), wrapper.partition(" ")[0], is_sure=is_sure))
         return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:

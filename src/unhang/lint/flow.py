@@ -25,6 +25,7 @@ from unhang.lint.keeping import (
     note_first,
     note_put,
     place_of,
+    stay_after,
 )
 from unhang.lint.nones import given_with
 from unhang.lint.orders import fill_in_order
@@ -251,7 +252,8 @@ class Frame(Blocks):
         elif self.of_first:
             self.of_first.discard(target.path)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
-            causes = [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL]
+            causes = [*(c for c, *_ in self.conditions), *self.stayed]
+            causes = [c for c in causes if c.value.dep & RANK or c.value.dep & DIFFERS in (LOCAL, LOSS)]
             self._stops.append((target.path, self._line, causes))
         if not is_certain and not value.dep and value.const is UNKNOWN:
             by_name = value_of_name(last)
@@ -274,7 +276,7 @@ class Frame(Blocks):
 
     def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:
         """What is bound where not every rank comes."""
-        for of in [*(c.value for c, *_ in self.conditions), *(self.stayed if is_kept else ())]:
+        for of in [*(c.value for c, *_ in self.conditions), *(c.value for c in self.stayed if is_kept)]:
             is_told = value.sort == sorts.AGREED and of.zero is False and not of.dep & ~RANK
             if value.const is None and is_kept and of.dep & RANK and of.zero is not None and not of.group:
                 value = Value(RANK | MAYBE_NONE, value.params, zero=not of.zero)
@@ -338,9 +340,8 @@ class Frame(Blocks):
                 self._ends_unevenly = True
         if s.kind == "raise":  # it ends well: the launcher leaves the others alone
             differing = [d for d in differing if d[0].value.dep & (LOCAL | RANK) == LOCAL]
-        if s.kind == "return" and not self.loops and len(self.conditions) == 1 and differing and by_rank:
-            zero = differing[0][0].value.zero
-            self.stayed.append(differing[0][0].value._replace(zero=None if zero is None else not zero))
+        if s.kind == "return" and not self.loops and len(self.conditions) == 1:
+            stay_after(self, self.conditions[0][0])
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]

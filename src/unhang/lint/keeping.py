@@ -25,10 +25,12 @@ from unhang.lint.values import (
     Kept,
     Value,
     either,
+    is_of_data,
     mixed,
 )
 
 if TYPE_CHECKING:
+    from unhang.lint.divergence import Cause
     from unhang.lint.link import Link
     from unhang.lint.operators import Operators
     from unhang.lint.project import Project
@@ -41,7 +43,7 @@ _PUTS_IN = {"append", "extend", "add", "update"}
 
 def keep(frame: Operators, name: str, value: Value) -> Value:
     """What an attribute is worth that a method sets, also under conditions on what it was given; noted for those who call the method."""
-    params = value.params.union(*(c.value.params for c, *_ in frame.conditions)) - {0}
+    params = value.params.union(frame.left_by, *(c.value.params for c, *_ in frame.conditions)) - {0}
     if not params or value.kind in ("param", "fn", "bound", "obj", "class"):
         return value
     is_flag = isinstance(value.const, bool) or value.sort == sorts.TEST
@@ -49,6 +51,15 @@ def keep(frame: Operators, name: str, value: Value) -> Value:
     old = frame.keeps.get(name)
     frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=sorts.TEST if is_flag else old.sort)
     return value._replace(params=value.params | params, const=UNKNOWN, sort=sorts.TEST if is_flag else value.sort)
+
+
+def stay_after(frame: Operators, cause: Cause) -> None:
+    """A function returns under a condition: what it sets after that, it sets where the opposite holds."""
+    v = cause.value
+    if v.dep & RANK or (v.sort == sorts.TEST and is_of_data(v)):
+        frame.stayed.append(cause._replace(value=v._replace(zero=None if v.zero is None else not v.zero)))
+    elif v.sort == sorts.TEST:
+        frame.left_by |= v.params
 
 
 def by_conditions(frame: Operators, value: Value) -> Value:
@@ -105,7 +116,7 @@ def by_some(frame: Operators, sort: tuple[Any, ...], owner: str, alone: Value | 
 
 def note_first(frame: Operators, path: str) -> None:
     """Remembers what is bound where the first rank alone comes, or where it does not."""
-    causes = [c.value for c, *_ in frame.conditions] + (frame.stayed if "." in path else [])
+    causes = [c.value for c, *_ in frame.conditions] + [c.value for c in frame.stayed if "." in path]
     if not any(v.dep & RANK and v.zero is not None and not v.group for v in causes):
         frame.of_first.discard(path)
     elif "." not in path:

@@ -23,6 +23,7 @@ _SEEDED: dict[str, tuple[str, ...]] = {
 _SEEDS = {name.rpartition(".")[2] for name in _SEEDED}
 _MOST_CALLERS = 20
 _OF_MAKING = {"__init__", "__getattr__", "__repr__", "__dir__"}
+_ON_CPU = {"Accelerator": "cpu", "TrainingArguments": "use_cpu"}
 _DDP = {"DistributedDataParallel", "DDP"}
 _SHARDS = re.compile(rb"(?i)fsdp|fully_shard|deepspeed|model_?parallel")
 _ZERO, _STAGE = b"zero_optimization", b"zero_stage"
@@ -107,9 +108,26 @@ class Makers:
             elif v.dep & MAYBE_NONE and v.zero is not None:  # None on the first rank alone, or on the others
                 so_far = self.built.setdefault((sort[1], sort[2]), {})
                 so_far[i] = Value(v.dep & (RANK | MAYBE_NONE), zero=v.zero)
+            elif v.dep & DIFFERS == RANK and v.zero is not None and not v.group and self._is_made_once(sort):
+                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(RANK, zero=v.zero)  # `Log(rank == 0)`
             elif v.kind in ("obj", "one of"):
                 given_so_far = self.built.setdefault((sort[1], sort[2]), {})
                 given_so_far[i] = either(given_so_far.get(i, Value(sort=v.sort)), Value(sort=v.sort))
+
+    @cached_property
+    def is_on_cpu(self) -> bool:
+        """Whether a trainer or an accelerator is told to stay on the CPU, where neither FSDP nor DeepSpeed shards anything."""
+        if self.names_shards:
+            return False
+        functions = (f for name in _ON_CPU for _, f in self.project.callers_by_name(name))
+        made = [n for f in functions for n in calls_in(f.body) if name_of(n) in _ON_CPU]
+        return bool(made) and all(n.given(_ON_CPU[name_of(n)]) == Const(True) for n in made)
+
+    def _is_made_once(self, sort: tuple[Any, ...]) -> bool:
+        """Whether one line of the project alone makes objects of a class."""
+        cls = str(sort[2])
+        calls = (n for _, f in self.project.callers_by_name(cls) for n in calls_in(f.body))
+        return sum(name_of(n) == cls for n in calls) == 1
 
     def is_made_as(self, file: int, at: int, receiver: str) -> bool:
         """Whether somebody makes an object of the class of a method under the name of its receiver: `layout = NodeLayout(8)`, and elsewhere `self.layout.wait()`."""

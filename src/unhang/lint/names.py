@@ -79,7 +79,7 @@ class Names:
         self.caught: dict[str, int] = {}  # by the last handler, of what is raised in sight: how that differs
         self.forwards = self.own_reads = 0  # of wrapped modules; of files that this rank has for itself
         self.alone_before = ""  # the condition under which some ranks alone have read or written something
-        self.stayed: list[Value] = []  # conditions under which others have returned
+        self.stayed, self.left_by = list[Cause](), NO_PARAMS  # under what others have returned, or by which parameters
         self.of_first: set[str] = set()
         self.uniform: set[str] = set()
         self.last_given: list[Value] = []  # what the call was given that was followed last

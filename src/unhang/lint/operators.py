@@ -200,14 +200,14 @@ class Operators(Names):
                 self.uniform |= paths_in(part)
         if not joined:
             return Value(const=not stops_at)
-        if op == "or" and any(is_choice(p, v) for p, v in zip(parts, joined, strict=False)):
-            joined = [v._replace(dep=v.dep & ~(RANK | CHANCE | DRAWN), zero=None) for v in joined]
+        zeros = {v.zero for v in joined if v.dep & RANK}
+        if op == "or" and zeros != {False} and any(map(is_choice, parts, joined)):
+            zeros, joined = set(), [v._replace(dep=v.dep & ~(RANK | CHANCE | DRAWN), zero=None) for v in joined]
         if op == "and" and any(
             isinstance(p, Op) and p.op == "not" and is_choice(p.parts[0], v)
             for p, v in zip(parts, joined, strict=False)
         ):
             joined = [v._replace(dep=v.dep & ~(CHANCE | DRAWN)) for v in joined]
-        zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.kind == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort

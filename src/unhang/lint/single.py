@@ -15,8 +15,10 @@ from unhang.lint.libraries import Collective
 from unhang.lint.special import name_of
 from unhang.lint.tensors import OWN_PART, OWN_WIDTH, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
+    DIFFERS,
     DOUBT,
     LONGEST,
+    LOSS,
     RANK,
     TOLD,
     UNEVEN,
@@ -157,15 +159,15 @@ def _new_group(frame: Operators, full: str, node: Call, args: list[Value]) -> No
 
 def found_in_stop(frame: Operators, path: str, line: int, cause: Cause) -> None:
     """A flag that stops a trainer, set where only some ranks come, or when each of them thinks so, and not broadcast after that."""
-    by_rank = cause.value.dep & RANK
+    by_rank, is_own = cause.value.dep & RANK, cause.value.dep & DIFFERS == LOSS
     words = {
         "condition": cause.text,
-        "kind": path if by_rank else "stop",
+        "kind": path if by_rank or is_own else "stop",
         "collective": "the next step",
         "line": str(line),
     }
     way = [(frame.path, cause.line, f"the condition `{cause.text}` {how_it_differs(cause.value)}")]
-    code, variant = ("LNT108", "flag") if by_rank else ("LNT106", "left")
+    code, variant = ("LNT108", "flag" if by_rank else "own") if by_rank or is_own else ("LNT106", "left")
     frame.link.report(frame.path, Found(code, line, 1, words, way, variant=variant))
 
 
@@ -232,6 +234,8 @@ def found_in_handler(
         if own and made:
             first = own[0].way[0]
             frame.found("LNT202", first, own[0])
+        return False
+    if any(e.op == "destroy" for e in inside):  # the others fail as well, and begin anew with it
         return False
     if is_feature_test(handler) or (is_fallback and inside) or frame.is_leaving or frame.is_alone():
         return False
