@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -189,9 +189,9 @@ def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) 
     with _until_interrupted() as stopped:
 
         def pause(seconds: float) -> None:
-            stopped.wait(min(seconds, _PAUSE_S))
+            time.sleep(min(seconds, _PAUSE_S))
 
-        for lines in follow(path, stopped.is_set, pause=pause):
+        for lines in follow(path, lambda: bool(stopped), pause=pause):
             if not lines or not followed.take(lines):
                 continue
             judged = judge_case(case_of_outputs([followed.output()]))
@@ -205,12 +205,15 @@ def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) 
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, unless the caller ignores it; the old handlers come back afterwards."""
-    stopped = threading.Event()
+def _until_interrupted() -> Iterator[list[int]]:
+    """What Ctrl-C or SIGTERM puts its number into, unless the caller ignores it; the old handlers come back afterwards.
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
+    No event: the handler runs amid what the main thread does, and would wait for the lock of an event which that waits for.
+    """
+    stopped: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        stopped.append(number)
 
     heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
     old = {number: signal.signal(number, stop) for number in heard}
