@@ -195,23 +195,28 @@ def _sockets_of(pid: int) -> set[str]:
     with suppress(OSError):
         for descriptor in os.scandir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                if (name := os.readlink(descriptor.path)).startswith("socket:["):
-                    found.add(name[len("socket:[") : -1])
+                if (inode := _inode(os.readlink(descriptor.path))) is not None:
+                    found.add(inode)
     return found
 
 
-def _rows(pid: int, state: str) -> list[list[str]]:
-    """The kernel's rows of the TCP connections in a state, of the network that a process sees."""
+def _inode(link: str) -> str | None:
+    """Of what a descriptor links to: the inode, where it is a socket."""
+    return link[len("socket:[") : -1] if link.startswith("socket:[") else None
+
+
+def _rows(pid: int, *states: str) -> list[list[str]]:
+    """The kernel's rows of the TCP connections in these states, of the network that a process sees."""
     rows = []
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             rows += [line.split() for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
-    return [row for row in rows if row[_TCP_STATE] == state]
+    return [row for row in rows if row[_TCP_STATE] in states]
 
 
 def talks_elsewhere(pid: int) -> bool:
     """Whether a process has a TCP connection to another host: it may wait for work that is done there."""
-    sockets, rows = _sockets_of(pid), _rows(pid, _ESTABLISHED) + _rows(pid, _LISTENS)
+    sockets, rows = _sockets_of(pid), _rows(pid, _ESTABLISHED, _LISTENS)
     here = {row[_LOCAL].rpartition(":")[0] for row in rows}
     mine = (row for row in rows if row[_TCP_STATE] == _ESTABLISHED and row[_INODE] in sockets)
     return any(row[_REMOTE].rpartition(":")[0] not in here for row in mine)
@@ -258,14 +263,14 @@ def _peer(pid: int, local: str, remote: str) -> int:
 
 def with_peers(pid: int, waits: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """These waits of a process; of one for what comes over a TCP connection from a process of this machine also `peer`: that one."""
-    for thread, wait in waits.items():
-        if wait.get("file") == "socket" and wait["call"] in _RECEIVES:
-            with suppress(OSError, ValueError, IndexError):
-                descriptor = int(Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()[1], 16)
-                inode = os.readlink(f"/proc/{pid}/fd/{descriptor}")[len("socket:[") : -1]
-                row = next((r for r in _rows(pid, _ESTABLISHED) if r[_INODE] == inode), None)
-                if row is not None and (peer := _peer(pid, row[_LOCAL], row[_REMOTE])):
-                    wait["peer"] = str(peer)
+    receives = {t: w for t, w in waits.items() if w.get("file") == "socket" and w["call"] in _RECEIVES}
+    rows = {row[_INODE]: row for row in _rows(pid, _ESTABLISHED)} if receives else {}
+    for thread, wait in receives.items():
+        with suppress(OSError, ValueError, IndexError):
+            descriptor = int(Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()[1], 16)
+            row = rows.get(_inode(os.readlink(f"/proc/{pid}/fd/{descriptor}")) or "")
+            if row is not None and (peer := _peer(pid, row[_LOCAL], row[_REMOTE])):
+                wait["peer"] = str(peer)
     return waits
 
 

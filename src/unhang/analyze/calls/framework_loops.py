@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
@@ -25,10 +25,10 @@ from unhang.analyze.program.trees import (
     is_local_namesake,
     last_name,
     line_text,
-    nodes_of,
     program_files,
     program_nodes,
     remembered,
+    script_nodes,
     tree_of,
 )
 from unhang.analyze.situation import Situation
@@ -140,6 +140,7 @@ class MadeLoader(NamedTuple):
     data: str
 
 
+@remembered
 def train_loader(script: str) -> MadeLoader | None:
     """The one loader that the program's `train_dataloader()` makes, which a framework may ask for anew in each epoch."""
     made = [
@@ -246,9 +247,13 @@ def _answer(d: Divergence, line: Frame) -> Frame | None:
 
 def stops_by_metrics(script: str) -> bool:
     """Whether a program has a callback of its own or of the library that ends a training by what was evaluated."""
-    nodes = (n for path in files_of_script(script) for n in nodes_of(path))
-    names = (n.name if isinstance(n, ast.alias) else n.id if isinstance(n, ast.Name) else "" for n in nodes)
-    return any("EarlyStopping" in name or "early_stopping" in name for name in names)
+    return _names_any((n for _, n in script_nodes(script)), "EarlyStopping", "early_stopping")
+
+
+def _names_any(nodes: Iterable[ast.AST], *parts: str) -> bool:
+    """Whether something is imported or named with one of these in its name."""
+    names = (n.name if isinstance(n, ast.alias) else n.id for n in nodes if isinstance(n, ast.alias | ast.Name))
+    return any(part in name for name in names for part in parts)
 
 
 @remembered
@@ -256,8 +261,7 @@ def _counts_its_own_data(folder: str) -> bool:
     """Whether the program gives the Trainer loaders of its own making, and nothing stops it early."""
     nodes = [n for _, n in program_nodes(folder)]
     makes = any(isinstance(n, ast.FunctionDef) and n.name in _LOADERS for n in nodes)
-    names = (n.name if isinstance(n, ast.alias) else n.id for n in nodes if isinstance(n, ast.alias | ast.Name))
-    return makes and not any("EarlyStopping" in name for name in names)
+    return makes and not _names_any(nodes, "EarlyStopping")
 
 
 @remembered

@@ -5,21 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, nodes_around, surroundings
 from unhang.analyze.program.trees import (
     argument_of,
-    files_of_script,
     functions_named,
     inside,
     last_name,
-    nodes_of,
     parameters_of,
     program_nodes,
     remembered,
+    script_nodes,
 )
 from unhang.model import Frame
 
@@ -91,18 +89,23 @@ def _called_as(folder: str, reads: ast.expr) -> list[tuple[str, ast.FunctionDef]
         return []
     if found := functions_named(folder, last_name(reads)):
         return found
-    made = {
-        last_name(n.value.func)
-        for _, n in program_nodes(folder)
-        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and last_name(reads) in map(last_name, n.targets)
-    }
     return [
         (file, n)
-        for file, owner in program_nodes(folder)
-        if isinstance(owner, ast.ClassDef) and owner.name in made
+        for file, owner in _classes_of(folder, last_name(reads))
         for n in owner.body
         if isinstance(n, ast.FunctionDef) and n.name == "__call__"
     ]
+
+
+def _classes_of(folder: str, name: str) -> list[tuple[str, ast.ClassDef]]:
+    """The classes of the program whose objects are set to a name."""
+    nodes = [*program_nodes(folder)]
+    made = {
+        last_name(n.value.func)
+        for _, n in nodes
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and name in map(last_name, n.targets)
+    }
+    return [(file, n) for file, n in nodes if isinstance(n, ast.ClassDef) and n.name in made]
 
 
 def _asks_next(call: ast.Call) -> bool:
@@ -152,12 +155,7 @@ def shared_place(path: str, header: int) -> SharedPlace | None:
     if len(registered) != 1 or not any(not surroundings(file, c.lineno).conditions for file, c in loads):
         return None
     file, call, what = registered[0]
-    made = {
-        last_name(n.value.func)
-        for _, n in program_nodes(folder)
-        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and name in map(last_name, n.targets)
-    }
-    owners = [(p, n) for p, n in program_nodes(folder) if isinstance(n, ast.ClassDef) and n.name in made]
+    owners = _classes_of(folder, name)
     if len(owners) != 1:
         return None
     owner, node = owners[0]
@@ -202,10 +200,10 @@ class Salted(NamedTuple):
     of: str
 
 
-@lru_cache(maxsize=16)
+@remembered
 def salted_hash(script: str) -> Salted | None:
     """The one place of a program that shares things out by `hash(x) % n`."""
-    nodes = [(path, n) for path in files_of_script(script) for n in nodes_of(path)]
+    nodes = [*script_nodes(script)]
     if any(isinstance(n, ast.FunctionDef) and n.name == "hash" for _, n in nodes):
         return None
     found = [
@@ -249,9 +247,10 @@ def set_on_some(script: str, path: str, header: int) -> OfSome | None:
     names = {n.attr for n in inside(loop.test, ast.Attribute)} if isinstance(loop, ast.While) else set()
     sets = [
         (file, n)
-        for file in files_of_script(script)
-        for n in nodes_of(file)
-        if isinstance(n, ast.Assign) and not names.isdisjoint(_attributes_in(n)) and _function_of(file, n) != "__init__"
+        for file, n in script_nodes(script)
+        if isinstance(n, ast.Assign)
+        and not names.isdisjoint(_attributes_in(n))
+        and frame_at(file, n.lineno).function != "__init__"
     ]
     if len(sets) != 1:
         return None
@@ -268,11 +267,6 @@ def set_on_some(script: str, path: str, header: int) -> OfSome | None:
 
 def _attributes_in(node: ast.Assign) -> set[str]:
     return {n.attr for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Attribute)}
-
-
-def _function_of(path: str, node: ast.stmt) -> str:
-    function = function_at(path, node.lineno)
-    return function.name if function is not None else ""
 
 
 def _in_one_zone(call: ast.Call) -> str:

@@ -192,6 +192,13 @@ def files_of_script(path: str) -> tuple[str, ...]:
     return tuple(found)[:_MOST_BESIDE]
 
 
+def script_nodes(script: str) -> Iterator[tuple[str, ast.AST]]:
+    """(file, node) of all nodes of a script and of what it imports."""
+    for path in files_of_script(script):
+        for node in nodes_of(path):
+            yield path, node
+
+
 SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 Scopes = tuple[ast.AST, ...]  # the module, classes and functions around a place, outermost first
 

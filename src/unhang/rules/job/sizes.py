@@ -166,9 +166,11 @@ def _does_not_fit(s: Situation, stuck: StuckCollective, wrong: tuple[int, ...]) 
 def gloo_sizes(s: Situation) -> Found | None:
     """Gloo's failed check: by the log alone, or in the last call of all ranks, whose parts each rank sizes itself. It does not tell which rank is wrong."""
     events = s.events.of("gloo.size_mismatch")
-    call = _last_of_all(s) if len(s.case.calls) and s.divergence is None else None
+    if not events or s.divergence is not None:
+        return None
+    call = _last_of_all(s) if len(s.case.calls) else None
     is_of_parts = call is not None and bare_op(call.op).startswith(_OF_PARTS)
-    if not events or s.divergence is not None or (not is_of_parts and _has_open_collective(s.case.calls)):
+    if not is_of_parts and _has_open_collective(s.case.calls):
         return None
     if call is None or not is_of_parts:
         at = _aborted_at(s)
