@@ -97,12 +97,13 @@ def test_a_growing_log_is_judged_when_it_says_something(tmp_path: Path) -> None:
 
 def test_what_an_interrupt_sets_has_no_lock() -> None:
     """The handler runs amid what the main thread does: an Event that this waits for would be locked, and neither would go on."""
+    before = signal.getsignal(signal.SIGINT)
     with _until_interrupted() as stopped:
         assert not stopped
         assert not hasattr(stopped, "_cond")
         signal.raise_signal(signal.SIGINT)
         assert stopped
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_following_takes_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
