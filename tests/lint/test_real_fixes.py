@@ -24,6 +24,7 @@ nine more are found there, none of the others, and all their mended programs are
 `nineteenth` (8 of 15, one more with what is less sure, and no mended program found) was measured after that,
 `twentieth` (3 of 15, two more with what is less sure, and no mended program found) by the same rules, and then both served so too:
 nine more are found there, two of the others, and all their mended programs are quiet.
+`twentyfirst` (0 of 15, and no mended program found) was measured after that.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """
@@ -59,6 +60,7 @@ FOUND = {
     "eighteenth": {"01", "03", "04", "08", "09", "11", "15"},
     "nineteenth": {"01", "02", "03", "04", "05", "07", "08", "10", "11", "13", "14", "15"},
     "twentieth": {"01", "04", "05", "07", "08", "09", "11", "12"},
+    "twentyfirst": set[str](),
 }
 # Found by rules that are off by default, or with --depth 9.
 MORE = {
@@ -82,6 +84,7 @@ MORE = {
     "eighteenth": set[str](),
     "nineteenth": set[str](),
     "twentieth": {"02"},
+    "twentyfirst": set[str](),
 }
 OFF = ("batch-decides", "failure-may-decide")
 SETTINGS = {
@@ -110,6 +113,7 @@ NOISY = {
     "eighteenth": set[str](),
     "nineteenth": set[str](),
     "twentieth": set[str](),
+    "twentyfirst": set[str](),
 }  # found before, and still after
 
 
@@ -152,6 +156,7 @@ def test_pairs(part: str) -> None:
             "eighteenth": 15,
             "nineteenth": 15,
             "twentieth": 15,
+            "twentyfirst": 15,
         }[part]
     )
 

@@ -58,6 +58,7 @@ _WITHIN = {
     ("pool.py", "getconn"): _CONNECTION,
     ("tasks.py", "sleep"): _OF_A_SLEEP,
     ("streams.py", "_wait_for_data"): "a socket",
+    ("streams.py", "_drain_helper"): "room in a socket",
     ("_bootstrap", "acquire"): "the lock of an import",
     ("synchronize.py", "wait"): "an event or condition",
     ("synchronize.py", "acquire"): "a lock of several processes",

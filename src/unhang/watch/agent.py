@@ -342,6 +342,7 @@ class Agent:
 
     def _maybe_suspect(self, s: Situation, now: float) -> None:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
+        s = self._idle.with_tasks(s, [r.folder for r in self._here()])
         limit = suspicion.limit_s(self.patience, s, self._unheard)
         ranks = suspicion.concerned(s) or self._idle.ranks(s, [r.pid for r in self._here()])
         if ranks is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +19,9 @@ from unhang.analyze.calls.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits import open_calls
 from unhang.analyze.waits.leaving import cannot_end
+from unhang.errors import UnhangError
 from unhang.read import read_bundle
-from unhang.watch import RunOptions
-from unhang.watch.evidence import CONFIRM_S, take_driver
+from unhang.watch import RunOptions, evidence
 from unhang.watch.folders import write_whole
 from unhang.watch.process import (
     WorkProbe,
@@ -120,11 +121,22 @@ class Idleness:
         sleeps = any((sleep_left_s(pid) or 0.0) > nap_s for pid in {*asleep} - {*pids})  # a rank, between its questions
         return None if sleeps or self._work.is_at_work(job) or any(map(talks_elsewhere, job)) else found
 
+    def with_tasks(self, s: Situation, folders: Sequence[Path]) -> Situation:
+        """The situation with what the tasks of asyncio wait for, where all ranks wait for nothing but theirs: a look leaves these out. Blocks: up to 1 s."""
+        if not open_calls.all_wait_for_tasks(s):
+            return s
+        evidence.request_pickles(folders)
+        with suppress(UnhangError):
+            s = Situation(read_bundle(self._run_dir, trusted=True))
+        for folder in folders:
+            evidence.drop_answers(folder)  # the next look may find others there
+        return s
+
     def _without_task(self, s: Situation, pids: Collection[int]) -> set[int]:
         """All ranks, if none has a task and the program that gives them theirs waits itself. Blocks: up to 2 s where none has one."""
         if not (found := open_calls.all_without_task(s)):
             return set()
-        take_driver(self._run_dir, self._root, pids)
+        evidence.take_driver(self._run_dir, self._root, pids)
         return found if open_calls.driver_without_answer(Situation(read_bundle(self._run_dir, trusted=True))) else set()
 
 
@@ -315,9 +327,9 @@ class Silence:
 def may_still_come(root_pid: int, known: Mapping[int, int], missing: Collection[int], in_init: Collection[int]) -> bool:
     """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
 
-    Where all have come to it (`in_init`), whether they work there. `known`: pids by rank. Blocks: up to CONFIRM_S.
+    Where all have come to it (`in_init`), whether they work there. `known`: pids by rank. Blocks: up to evidence.CONFIRM_S.
     """
     pids = [known[r] for r in missing or in_init if r in known]
     if not set(missing) <= known.keys():
         pids += [p.pid for p in descendants_of(root_pid) if p.pid not in known.values()]
-    return are_at_work(pids, CONFIRM_S)
+    return are_at_work(pids, evidence.CONFIRM_S)

@@ -10,7 +10,7 @@ import pytest
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.open_calls import all_wait_in_the_job
 from unhang.model import Frame, ThreadStack
-from unhang.model.frames import KernelWait
+from unhang.model.frames import KernelWait, WaitingTask
 from unhang.testing import make_case
 from unhang.watch import suspicion
 
@@ -18,6 +18,7 @@ _READS, _ASKS = Frame("/usr/lib/python3.11/socket.py", 706, "readinto"), Frame("
 _ASKED = ThreadStack("MainThread", (_READS, _ASKS), is_main=True, kernel=KernelWait("recvfrom", "socket"))
 _JOINS = ThreadStack("MainThread", (Frame("/usr/lib/python3.11/threading.py", 1119, "join"), _ASKS), is_main=True)
 _LOCKS = ThreadStack("MainThread", (Frame("/usr/lib/python3.11/threading.py", 320, "acquire"), _ASKS), is_main=True)
+_SENDS = ThreadStack("MainThread", (_ASKS,), is_main=True, kernel=KernelWait("sendto", "socket"))
 _TYPES = ThreadStack("MainThread", (_ASKS,), is_main=True, kernel=KernelWait("read", "terminal"))
 
 
@@ -32,6 +33,7 @@ def idle(*stacks: ThreadStack, calls: tuple[str, ...] = (), beside: tuple[Thread
         ((_JOINS, _ASKED), (), {0, 1}),
         ((_JOINS, _LOCKS), (), {0, 1}),
         ((_JOINS, _JOINS), (), set()),
+        ((_JOINS, _SENDS), (), {0, 1}),
         ((_TYPES, _ASKED), (), set()),
         ((_JOINS, _ASKED), ("barrier@main:9 !",), set()),
     ],
@@ -39,6 +41,7 @@ def idle(*stacks: ThreadStack, calls: tuple[str, ...] = (), beside: tuple[Thread
         "one asks another process",
         "one wants a lock",
         "nobody asks a process",
+        "one has no room to send",
         "one waits for a person",
         "a call is open",
     ],
@@ -65,3 +68,29 @@ def test_where_somebody_from_outside_may_ask_nobody_is_suspected(
     idleness = suspicion.Idleness(tmp_path, os.getpid())
     monkeypatch.setattr(idleness._work, "is_at_work", lambda pids: False)
     assert idleness.ranks(idle(_JOINS, _ASKED), []) == (set() if may_come else {0, 1})
+
+
+_SELECTS = (
+    Frame("/usr/lib/python3.11/selectors.py", 468, "select"),
+    Frame("/usr/lib/python3.11/asyncio/base_events.py", 1884, "_run_once"),
+)
+_RUNS = Frame("train.py", 9, "main")
+_DRAINS = (Frame("/usr/lib/python3.11/asyncio/streams.py", 172, "_drain_helper"), Frame("ring.py", 30, "send"))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_tasks_wait_for_is_asked_anew_at_each_look(
+    moved: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A look leaves them out; where all ranks wait for their tasks alone, they are asked, and what they said is not kept for the next look."""
+    in_loop = ThreadStack("MainThread", (*_SELECTS, _RUNS), is_main=True)
+    of_look = idle(in_loop, _JOINS if moved else in_loop)
+    told = {r: {"stacks": (in_loop,), "tasks": (WaitingTask("Task-1", _DRAINS),)} for r in range(2)}
+    answered = make_case({0: ()}, world=2, hang=None, more=told)
+    steps: list[str] = []
+    monkeypatch.setattr(suspicion.evidence, "request_pickles", lambda folders: steps.append("asked"))
+    monkeypatch.setattr(suspicion.evidence, "drop_answers", lambda folder: steps.append(f"dropped {folder.name}"))
+    monkeypatch.setattr(suspicion, "read_bundle", lambda path, trusted: answered)
+    found = suspicion.Idleness(tmp_path, os.getpid()).with_tasks(of_look, [tmp_path / "r0", tmp_path / "r1"])
+    assert all_wait_in_the_job(found) == (set() if moved else {0, 1})
+    assert steps == ([] if moved else ["asked", "dropped r0", "dropped r1"])

@@ -287,7 +287,9 @@ def is_under_way(worker: ThreadStack) -> bool:
 _OF_THE_JOB = {
     "an event or condition", "a lock", "a thread that does not end", "the result of another thread", "the results of other threads", "a queue",
     "a full queue", "a queue to be emptied", "a lock of several processes", "a child process", "a pipe", "a socket",
+    "room in a pipe", "room in a socket",
 }  # fmt: skip
+_OF_A_PROCESS = ("a socket", "a pipe", "room in a socket", "room in a pipe", "a lock", "a full queue")
 
 
 def all_wait_in_the_job(s: Situation) -> set[int]:
@@ -296,10 +298,15 @@ def all_wait_in_the_job(s: Situation) -> set[int]:
     One at least waits for a process, a lock, or room in a queue: events, orders and the ends of threads a program at rest waits for, too.
     """
     found = _all_ranks(s, lambda a: a.awaits in _OF_THE_JOB)
-    if not any(s.activities[r].awaits in ("a socket", "a pipe", "a lock", "a full queue") for r in found):
+    if not any(s.activities[r].awaits in _OF_A_PROCESS for r in found):
         return set()
     beside = (t for r in found for t in s.case.ranks[r].own_stacks if not t.is_main and user_frames(t.frames))
     return found if all(awaited_in(t) in _OF_THE_JOB for t in beside) else set()
+
+
+def all_wait_for_tasks(s: Situation) -> set[int]:
+    """All ranks, if each waits in an event loop: for its tasks, as far as nobody has asked what these wait for."""
+    return _all_ranks(s, lambda a: a.awaits == "its tasks")
 
 
 def answerer_of(s: Situation, rank: int) -> int | None:

@@ -1,12 +1,13 @@
-"""The rule on requests that a process of the job does not answer."""
+"""Rules on ranks that talk over connections of their own: a request that nobody answers, a circle in which each sends, or reads, first."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Sequence
 
 from unhang.analyze.activity import awaited_in
-from unhang.analyze.program.source import frame_at
-from unhang.analyze.program.trees import inside, last_name, program_nodes
+from unhang.analyze.program.source import frame_at, function_at
+from unhang.analyze.program.trees import Function, inside, last_name, program_nodes
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.open_calls import answerer_of
 from unhang.model import EvidenceLine, Frame, RankEvidence, ThreadStack, grouped, user_frames
@@ -83,3 +84,59 @@ def _maker(place: Frame) -> tuple[Frame, str] | None:
     made = {(path, c.lineno, last_name(c.func)) for path, c in calls if last_name(c.func) in _ONE_BY_ONE}
     path, line, name = next(iter(made)) if len(made) == 1 else ("", 0, "")
     return (frame_at(path, line), name) if path else None
+
+
+_SENDS, _READS = "room in a socket", "a socket"
+
+
+@rule("circle-of-sockets", needs=("stacks",))
+def circle_of_sockets(s: Situation) -> Found | None:
+    """All ranks at one line, at which each sends to another one and none reads yet; or each reads, and none has sent."""
+    if not s.is_hang or s.failures or s.proven or len(s.case.world) < 2 or set(s.activities) != set(s.case.world):
+        return None
+    places = {(a.awaits, a.frame) for a in s.activities.values()}
+    awaits, at = places.pop() if len(places) == 1 else ("", None)
+    peers = [answerer_of(s, r) for r in s.case.world]
+    if at is None or awaits not in (_SENDS, _READS) or any(p == r for p, r in zip(peers, s.case.world, strict=True)):
+        return None
+    later = _call_behind(_path(s.case.ranks[0], at), _READ if awaits == _SENDS else _SENT)
+    if later is None or (awaits == _READS and None in peers):
+        return None
+    ranks = list(s.case.world)
+    is_task = any(t.frames and at in t.frames for e in s.case.ranks.values() for t in e.tasks)
+    words = {
+        "ranks": w.name_ranks(ranks), "at": w.at(at), "spot": w.spot(at), "later": w.spot(later[0]), "call": later[1],
+    }  # fmt: skip
+    variant = "send" if awaits == _SENDS else "read"
+    fixes = ("read first",) if variant == "read" else ("both at once",) if is_task else ("by turns",)
+    lines = [EvidenceLine(f"rank {r} stack", " < ".join(map(str, _path(s.case.ranks[r], at)[:3]))) for r in ranks[:3]]
+    return Found(0.9, (), lines, words, variant, fixes=fixes, location=at)
+
+
+_READ = frozenset(("recv", "recv_into", "recv_bytes", "receive", "read", "readexactly", "readline", "readinto"))
+_SENT = frozenset(("send", "sendall", "send_bytes", "write", "sendfile"))
+
+
+def _path(evidence: RankEvidence, at: Frame) -> tuple[Frame, ...]:
+    """The program's frames of the thread or task that stands at that line, innermost first."""
+    stacks = (*(t.frames for t in evidence.tasks), *(t.frames for t in evidence.own_stacks))
+    return next((mine for frames in stacks if (mine := user_frames(frames))[:1] == (at,)), (at,))
+
+
+def _call_behind(path: Sequence[Frame], names: Collection[str]) -> tuple[Frame, str] | None:
+    """The first call of one of these names behind the lines of a path, in their functions: itself, or in a function of the program that is called there."""
+    for frame in path:
+        function = function_at(frame.file, frame.line)
+        if function is None:
+            continue
+        folder = frame.file.rpartition("/")[0]
+        called = {
+            f.name
+            for _, f in program_nodes(folder)
+            if isinstance(f, Function) and any(last_name(c.func) in names for c in inside(f, ast.Call))
+        }
+        behind = sorted((c for c in inside(function, ast.Call) if c.lineno > frame.line), key=lambda c: c.lineno)
+        found = next((c for c in behind if last_name(c.func) in {*names, *called}), None)
+        if found is not None:
+            return frame_at(frame.file, found.lineno), last_name(found.func)
+    return None
