@@ -202,8 +202,9 @@ def activity_in(case: Case, rank: int, who: Doer | None = None) -> Activity:
         return Activity("unknown", "a process that never registered")
     found = activity_of(evidence, has_open_call(case, rank), who.stacks[-1] if who else None)
     stack = who.stacks[-1] if who else evidence.main_stack
-    if stack is not None and found.kind == "data" and not feeds_steps(case, rank, stack):
-        found = own_code(evidence, stack, found.frame)
+    if stack is not None and found.kind == "data" and not goes_through_loader(stack.frames):
+        busy = own_code(evidence, stack, found.frame)  # a generator of the program's own, that is at work itself
+        found = busy if busy.kind in ("spinning", "gil") or not feeds_steps(case, rank, stack) else found
     if stack is None or found.kind not in ("spinning", "user") or not runs_without_gil(stack):
         return found
     if waits_there(case, rank):
