@@ -14,6 +14,7 @@ from unhang.analyze.program.trees import calls_on, covers, functions_in, inside,
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits import own_threads
 from unhang.analyze.waits.given_back import program_of
+from unhang.analyze.waits.open_calls import driver_stack
 from unhang.model import EvidenceLine, Fix, Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
@@ -70,9 +71,92 @@ def left_out_by_driver(s: Situation, late: LateRank) -> Found | None:
     return None
 
 
+def dealt_by_pool(s: Situation, late: LateRank) -> Found | None:
+    """A pool of actors that gives each item to whoever is free, where a task of these waits for all of them in a collective: who had one more waits for who had none."""
+    main = driver_stack(s) if late.activity.awaits == TASK_OF_RAY else None
+    if main is None or not any(f.file.endswith(_POOL_OF_RAY) for f in main.frames):
+        return None
+    place, count = w.own_line(main.frames), len(s.case.world)
+    calls = calls_on(place.file, place.line) if place is not None else ()
+    maps = [c for c in calls if last_name(c.func) in ("map", "map_unordered") and len(c.args) == _FUNCTION_AND_ITEMS]
+    items = ast.unparse(maps[0].args[1]) if len(maps) == 1 else ""
+    words = {"spot": w.spot(place) if place else "the driver", "place": w.at(place), "items": items, "count": count}
+    found = found_late(
+        s,
+        late,
+        0.88,
+        words,
+        say="dealt out",
+        cause="uneven-inputs",
+        fixes=("even shares",) if items else ("in rounds",),
+    )
+    return replace(found, culprits=(), victims=late.victims, location=place)
+
+
+_POOL_OF_RAY, _FUNCTION_AND_ITEMS = "/ray/util/actor_pool.py", 2
+
+
+def answered_by_nobody(s: Situation, late: LateRank) -> Found | None:
+    """A rank that waits for an answer over a connection, where the event loop of one that waits for it, and that has tasks which would answer, stands in the collective itself."""
+    if late.activity.awaits != "a socket":
+        return None
+    for rank in (r for r in late.victims if r in s.case.ranks):
+        evidence = s.case.ranks[rank]
+        main = evidence.main_stack
+        runs_loop = main is not None and any(f.file.endswith(_RUNS_TASKS) for f in main.frames)
+        serving = [mine[-1] for t in evidence.tasks if (mine := user_frames(t.frames)) and _serves(mine[-1])]
+        if main is None or not runs_loop or not serving:
+            continue
+        inner = user_frames(main.frames)
+        at = next((f for f in inner if isinstance(function_at(f.file, f.line), ast.AsyncFunctionDef)), None)
+        if at is None:
+            continue
+        words = {
+            "instead": _awaited_in_a_thread(at, inner),
+            "server": f"rank {rank}",
+            "spot": w.spot(at),
+            "line": line_text(at.file, at.line),
+            "task": w.place(serving[0]),
+        }
+        lines = (*w.code_line(at, f"rank {rank} source"), EvidenceLine(f"rank {rank} task", w.place(serving[0])))
+        found = found_late(s, late, 0.88, words, say="loop held", fixes=("in a thread",), evidence=lines)
+        return replace(found, culprits=(*sorted((rank, late.rank)),), victims=s.others((rank, late.rank)), location=at)
+    return None
+
+
+def _awaited_in_a_thread(at: Frame, path: tuple[Frame, ...]) -> str:
+    """The line of a coroutine with the call through which `path` goes on from there given to a thread; in general words where it is not one call."""
+    called = path[path.index(at) - 1].function if path.index(at) else ""
+    calls = [c for c in calls_on(at.file, at.line) if not called or last_name(c.func) == called]
+    text, call = line_text(at.file, at.line), ast.unparse(calls[0]) if len(calls) == 1 else ""
+    if not call or call not in text:
+        return "await asyncio.to_thread(f, x, ...)   # in place of the call f(x, ...) that waits for the other ranks"
+    given = [ast.unparse(x) for x in (calls[0].func, *calls[0].args, *calls[0].keywords)]
+    return text.replace(call, f"await asyncio.to_thread({', '.join(given)})")
+
+
+_RUNS_TASKS = "/asyncio/events.py"
+_SERVERS = ("start_server", "start_unix_server", "serve")
+
+
+def _serves(frame: Frame) -> bool:
+    """Whether the program hands this function to a server of asyncio: it is called for each connection."""
+    calls = (c for path in program_of(frame.file) for n in nodes_of(path) if isinstance(c := n, ast.Call))
+    handed = {last_name(a) for c in calls if last_name(c.func) in _SERVERS for a in c.args}
+    return frame.function in handed
+
+
 def by_given_work(s: Situation, late: LateRank) -> Found | None:
     """The first of these that holds."""
-    ways = (by_ended_work, asked_apart, left_out_by_driver, sent_in_part, kept_on_cancelled)
+    ways = (
+        by_ended_work,
+        asked_apart,
+        dealt_by_pool,
+        left_out_by_driver,
+        answered_by_nobody,
+        sent_in_part,
+        kept_on_cancelled,
+    )
     return next((found for way in ways if (found := way(s, late)) is not None), None)
 
 

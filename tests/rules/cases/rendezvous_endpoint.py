@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.rules.notation import log_case, make_case
-from unhang.model import Frame, ThreadStack
+from unhang.model import Case, Frame, ThreadStack
 from unhang.testing import Fires, Quiet, path, pending
 
 _TIMED_OUT = "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (node-a, 29500)."
@@ -35,6 +37,13 @@ _CONNECTS = _in_init(Frame(f"/site-packages{_RENDEZVOUS}", 190, "_create_c10d_st
 
 _CONNECTED = _in_init(Frame(_C10D, 2169, "_new_process_group_helper"))
 
+
+def _meets(*places: str) -> Callable[[], Case]:
+    """Ranks in init_process_group, each looking for the others at a place."""
+    inits = {r: [pending("init_process_group", where="main:3", detail=p)] for r, p in enumerate(places)}
+    return make_case({}, world=3, hang="suspected", pending=inits, stacks=dict.fromkeys(range(3), _CONNECTED))
+
+
 CASES = {
     "rendezvous-endpoint": (
         Fires(log_case(_TIMED_OUT), ()),
@@ -55,6 +64,10 @@ CASES = {
             (2,),
             3,
         ),
+        Fires(_meets("10.0.0.1:4001", "10.0.0.1:4002", "10.0.0.1:4003"), (), 3),
+        Fires(_meets("n0:4001", "n0:4001", "n0:29500"), (2,), 3),
+        Quiet(_meets("localhost:4001", "127.0.0.1:4001", "n0:4001"), "one port, at addresses of one machine"),
+        Quiet(_meets("n0:4001", "n0:4002", ""), "of a rank it is not known where it looks"),
         Quiet(
             make_case({}, world=3, hang="suspected", pending=_INIT, stacks=dict.fromkeys(range(3), _CONNECTED)),
             "all have reached the store",

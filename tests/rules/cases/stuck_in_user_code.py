@@ -153,6 +153,29 @@ def _driven(source: str = _DRIVES) -> Later:
     return made
 
 
+_DEALS = """import ray
+
+def fit(pool, units):
+    results = list(pool.map(lambda a, unit: a.step.remote(unit), units))
+    return results
+
+def step(n):
+    all_reduce(n)
+"""
+
+
+def _dealt(by: str = "/env/site-packages/ray/util/actor_pool.py") -> Later:
+    """As `_driven`, where the driver waits for the results of a pool."""
+
+    def made() -> Case:
+        case = _driven(_DEALS)()
+        stack = case.launcher_stacks[0]
+        frames = (stack.frames[0], Frame(by, 267, "get_next"), stack.frames[1])
+        return replace(case, launcher_stacks=(replace(stack, frames=frames),))
+
+    return made
+
+
 _ASKS = """import ray
 
 def main(workers):
@@ -273,12 +296,55 @@ def _pumped(kinds: str = "TimeoutError, CancelledError", does: str = "continue")
     return made
 
 
+_JUDGES = """async def practise(judge):
+    rows = await judge.ask()
+    average(model, rows)
+
+def average(model, rows):
+    all_reduce(rows)
+
+async def client(reader, writer):
+    await receive(reader)
+
+async def serve():
+    asyncio.{starts}(client, port=0)
+
+async def receive(reader):
+    return await reader.readexactly(4)
+"""
+
+
+def _judged(starts: str = "start_server") -> Later:
+    """Rank 1 waits in a task for an answer; rank 0, in whose loop another task stands, is in the collective."""
+
+    def made() -> Case:
+        stacks = {**_COMM, 0: "practise:3>average:6>~comm", 1: "practise:2>~lock"}
+        case = make_case(_WAIT, hang="suspected", stacks=stacks, source=_JUDGES.format(starts=starts))()
+        server, asks = case.ranks[0], case.ranks[1]
+        file = next(f.file for f in asks.main_frames if f.is_user)
+        lib = "/usr/lib/python3.11/asyncio"
+        waits = (Frame(f"{lib}/streams.py", 540, "_wait_for_data"), Frame(file, 15, "receive"))
+        loop, runs = Frame(f"{lib}/base_events.py", 1884, "_run_once"), Frame(f"{lib}/events.py", 80, "_run")
+        idle = ThreadStack("MainThread", (Frame("/usr/lib/python3.11/selectors.py", 468, "select"), loop), is_main=True)
+        main = replace(server.stacks[0], frames=(*server.stacks[0].frames, runs, loop))
+        asking = (WaitingTask("Task-1", (*waits, Frame(file, 2, "practise"))),)
+        serving = (WaitingTask("Task-5", (*waits, Frame(file, 9, "client"))),)
+        both = {0: replace(server, stacks=(main,), tasks=serving), 1: replace(asks, stacks=(idle,), tasks=asking)}
+        return replace(case, ranks={**case.ranks, **both})
+
+    return made
+
+
 CASES = {
     "rank-stuck-in-user-code": (
         Fires(_asks("ray.get(self.progress.finished.remote())"), (1,), 10, cause="code-divergence"),
         Fires(_asks("epoch > 5"), (1,), 4),
         Fires(_reached(_SOME), (1,), 13, cause="code-divergence"),
         Fires(_reached(_EACH), (1,), 13),
+        Fires(_dealt(), (), 4, cause="uneven-inputs"),
+        Fires(_dealt(by="/env/site-packages/ray/util/queue.py"), (1,), 4),
+        Fires(_judged(), (0, 1), 3),
+        Fires(_judged(starts="create_task"), (1,), 15),
         Fires(_asked("sock.send(data)"), (1,), 6),
         Fires(_asked("sock.sendall(data)"), (1,), 2),
         Fires(_asked("sent = sock.send(data)"), (1,), 2),

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import rank
@@ -47,6 +47,23 @@ def announce_at_init(explicit: Any, world_size: Any = None) -> Recording | None:
         rec.identity["world_size"] = world_size  # those who wait here want to know for whom
         rec.write_identity()
     return rec
+
+
+def meets_at(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Where a rank looks for the others, by the arguments of init_process_group and the variables; empty where it is given a store."""
+    given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank", "store"), args, strict=False)) | {
+        **kwargs
+    }
+    method = str(given.get("init_method") or "env://")
+    if given.get("store") is not None:
+        return ""
+    if not method.startswith("env://"):
+        return method.partition("://")[2].partition("?")[0][:_MOST_OF_A_PLACE]
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    return f"{address}:{port}"[:_MOST_OF_A_PLACE] if address and port else ""
+
+
+_MOST_OF_A_PLACE = 100
 
 
 def complete_identity(rec: Recording) -> None:

@@ -119,7 +119,8 @@ def _init_process_group(c10d: Any, original: Any) -> Any:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         rank, world_size = _argument(args, kwargs, 4, "rank"), _argument(args, kwargs, 3, "world_size")
         rec = attempt("announcing the rank", announce.announce_at_init, rank, world_size)
-        number = attempt("calls", begin, rec, recording.INIT, -1, "", "") if rec is not None else None
+        place = announce.meets_at(args, kwargs)
+        number = attempt("calls", begin, rec, recording.INIT, -1, "", place) if rec is not None else None
         try:
             result = original(*args, **kwargs)
         except BaseException as error:

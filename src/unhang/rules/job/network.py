@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.failures import Failure, is_timeout
+from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent, grouped
+from unhang.analyze.waits.starts import set_at
+from unhang.model import EvidenceLine, Frame, LogEvent, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import has_worked, somebody_died
@@ -99,7 +101,21 @@ def network_interface(s: Situation) -> Found | None:
     if old := _from_an_old_file(s, best):
         words |= old[0].fields
         return found_in(s, [*old, best], 0.8, (), words=words, say="file", cause="stale-store", fixes=("new file",))
-    return found_in(s, events, _weight(best), (), say=best.kind, words=words, fixes=_WAYS)
+    at = _chosen_at(s, best)
+    words |= {"spot": w.spot(at), "line": line_text(at.file, at.line)} if at is not None else {}
+    fixes = ("another one", *_WAYS) if at is not None else _WAYS
+    return found_in(s, events, _weight(best), (), say=best.kind, words=words, fixes=fixes, location=at)
+
+
+def _chosen_at(s: Situation, event: LogEvent) -> Frame | None:
+    """The program's own line that names an interface which is not there."""
+    name = event["interface"] or event["looked_up"]
+    frames = (f for e in s.case.ranks.values() for f in user_frames(e.main_frames))
+    folders = dict.fromkeys(f.file.rpartition("/")[0] for f in frames) if name else ()
+    return next((at for x in folders if (at := set_at(x, _OF_INTERFACES, name)) is not None), None)
+
+
+_OF_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def _over_own_address(s: Situation) -> tuple[LogEvent, ...]:

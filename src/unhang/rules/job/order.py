@@ -36,7 +36,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import OF_THE_PROGRAM, decided_together, deciding, fixes_of, gate_of
 from unhang.rules.base import Found, rule
 from unhang.rules.framework_advice import of_kept_result
-from unhang.rules.job.pairs import step_left_out
+from unhang.rules.job.pairs import made_before
 from unhang.rules.log_lines import quote
 
 _MOST_NAMED = 4
@@ -62,7 +62,7 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
             )
             if set(cycle) <= set(s.proven) and not is_explained and not is_of_stacks:
-                yield _transfer_left_out(s, cycle, skipped) if skipped else step_left_out(s, cycle) or _cycle(s, cycle)
+                yield (_transfer_left_out(s, cycle, skipped) if skipped else made_before(s, cycle) or _cycle(s, cycle))
 
 
 def _two_threads(s: Situation) -> Iterator[Found]:

@@ -153,6 +153,32 @@ def step_left_out(s: Situation, cycle: tuple[int, ...]) -> Found | None:
     )
 
 
+def made_before(s: Situation, cycle: tuple[int, ...]) -> Found | None:
+    """What explains a circle by what was done before it: a step that some left out, or groups that threads have made in an order of their own."""
+    return step_left_out(s, cycle) or groups_of_threads(s, cycle)
+
+
+def groups_of_threads(s: Situation, cycle: tuple[int, ...]) -> Found | None:
+    """Of a circle over several groups: that threads made these, whose order is each rank's own, and torch pairs groups in the order in which they are made."""
+    edges = [e for r in cycle for e in s.waits.edges_of(r)[:1]]
+    names = {e.group for e in edges if e.kind == "collective"}
+    made = [c for r in cycle for c in s.case.ranks[r].pending if c.kind == "new_group" and str(c.index) in names]
+    places = {c.frames[0] for c in made if c.frames}
+    is_of_threads = all(c.frames and c.frames[-1].function != "<module>" for c in made)
+    if len(names) < _SEVERAL or len(made) != len(names) * len(cycle) or len(places) != 1 or not is_of_threads:
+        return None
+    at = places.pop()
+    words = {
+        "ranks": w.name_ranks(cycle), "at": w.at(at), "spot": w.spot(at), "groups": w.listed(sorted(names)), "begins": made[0].frames[-1].function,
+        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]),
+    }  # fmt: skip
+    lines = (*map(w.waiting_line, edges[:4]), *w.code_line(at, "makes the groups"))
+    return Found(0.9, (), lines, words, "groups of threads", ("make before",), **w.at_wait(edges[0], at))
+
+
+_SEVERAL = 2
+
+
 @rule("new-partner", needs=("calls",))
 def new_partner(s: Situation) -> Iterator[Found]:
     """Each call with a peer that is new and does not answer."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.starts import not_connected, port_at, ports_of_start, the_few
 from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -33,7 +34,6 @@ _ENDPOINT_REACHED = ("watchdog.timeout", "store.barrier_done", "elastic.rendezvo
 _MOST_LAST_LINES, _ENDPOINT = 5, "rendezvous-endpoint"
 # Connection timed out, no route to host, network is unreachable: unlike a refusal no sign of a server that is yet to start.
 _UNREACHABLE = (101, 110, 113)
-_RENDEZVOUS = "/torch/distributed/rendezvous.py"
 _NO_IPV6 = " Lines with errno 97 only say that the host has no IPv6."
 _REACH = ("reach", "one machine", "no timeout")
 _INIT = {"op": "init_process_group", "seq": None}
@@ -61,11 +61,23 @@ def rendezvous_endpoint(s: Situation) -> Iterator[Found]:
         words = {"ports": ", ".join(e["port"] for e in told)}
         yield found_in(s, told, 0.9, (), words=words, say="ports", fixes=("once",))
         return
-    if ranks := _not_connected(s) if s.case.hang is not None else ():
+    if s.case.hang is not None and (ports := ports_of_start(s)):
+        yield _looks_apart(s, ports)
+        return
+    if ranks := not_connected(s) if s.case.hang is not None else ():
         frame, others = s.activities[ranks[0]].frame, s.others(ranks)
         lines = [line for r in (*ranks[:2], *others[:1]) for line in w.stack_lines(s.case.ranks[r], 2)]
         words = {"ranks": w.name_ranks(ranks), "place": w.place(frame)}
         yield Found(0.9, ranks, lines, words, "apart", _REACH, location=frame, collective=_INIT)
+
+
+def _looks_apart(s: Situation, ports: Mapping[str, Sequence[int]]) -> Found:
+    few = the_few(ports)
+    at, names = port_at(s, min(few, default=0)), (f"{p} ({w.name_ranks(ranks)})" for p, ranks in ports.items())
+    words = {"ports": ", ".join(names), "spot": w.spot(at) if at else "MASTER_PORT"}
+    lines = [EvidenceLine(f"rank {r} init_process_group", f"port {p}") for p, (r, *_) in ports.items()]
+    fixes = ("once" if s.case.calls.is_empty else "agree",)
+    return Found(0.95, few, lines[:4], words, "ports", fixes, location=at, collective=_INIT)
 
 
 def _endpoint_errors(s: Situation) -> Sequence[LogEvent]:
@@ -98,20 +110,6 @@ def _of_endpoint(s: Situation, events: Sequence[LogEvent], kinds: set[str]) -> f
     if "store.unresolved" in kinds:
         return 0.85
     return 0.75 if any(e.number("errno") in _UNREACHABLE for e in events) else 0.65
-
-
-def _not_connected(s: Situation) -> tuple[int, ...]:
-    """Ranks that make their store while all others, and they are known, are past that in the same init_process_group.
-
-    Never rank 0, which serves the store: it may wait there for the others.
-    """
-    stacks = {r: e.main_stack for r, e in s.case.ranks.items() if e.main_stack is not None}
-    starting = {r: t.frames for r, t in stacks.items() if any(f.function == "init_process_group" for f in t.frames)}
-    if set(starting) != set(s.case.world):
-        return ()
-    found = {r for r, frames in starting.items() if any(f.file.endswith(_RENDEZVOUS) for f in frames)}
-    has_server = any(r not in found for r in starting if r)
-    return tuple(sorted(found - {0})) if has_server else ()
 
 
 BARRIERS = ("store.barrier_timed_out", "store.barrier_waiting")
