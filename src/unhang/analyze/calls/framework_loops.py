@@ -17,7 +17,7 @@ from typing import NamedTuple
 from unhang.analyze.calls.align import calls_at
 from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.program.rounds import is_in, ran_out
-from unhang.analyze.program.source import frame_at, surroundings
+from unhang.analyze.program.source import frame_at, nearest, surroundings
 from unhang.analyze.program.trees import (
     files_of_script,
     functions_in,
@@ -214,7 +214,8 @@ def asked_for(d: Divergence) -> Frame | None:
         return None
     one, other = ({f.function for f in frames[: frames.index(line)]} for frames in ways)
     found = {f for attribute, f in _asks_in(str(Path(line.file).parent)) if ASKS[attribute] & (one ^ other)}
-    return found.pop() if len(found) == 1 else None if found else _answer(d, line)
+    under = {(f.file, f.function, nearest(f.file, f.line, ast.If)) for f in found}
+    return min(found, key=lambda f: f.line) if len(under) == 1 else None if found else _answer(d, line)
 
 
 def _parted_in_framework(d: Divergence) -> tuple[Frame | None, list[tuple[Frame, ...]]]:

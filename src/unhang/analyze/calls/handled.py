@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from unhang.analyze.calls.align import calls_at
@@ -247,3 +248,11 @@ def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
             if is_shared and last is not None and last.created_ns < error.time_ns:
                 return True
     return False
+
+
+def caught_elsewhere(error: RaisedError, raised: Frame) -> Frame | None:
+    """The line of the `except` that caught an exception, where that stands in another function: there the rank went another way than its peers."""
+    if error.handler is None or (error.handler.file, error.handler.function) == (raised.file, raised.function):
+        return None
+    clause = nearest(error.handler.file, error.handler.line, ast.ExceptHandler)
+    return replace(error.handler, line=clause.lineno) if clause is not None else None

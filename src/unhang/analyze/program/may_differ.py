@@ -24,6 +24,7 @@ from unhang.analyze.program.trees import (
     is_local_namesake,
     last_name,
     parameters_of,
+    signal_handlers,
     tree_of,
 )
 from unhang.model.lazy_pattern import lazy_pattern
@@ -196,7 +197,7 @@ class _Judge:
         return most
 
     def _of_bound(self, b: Bound) -> int:
-        if b.in_handler:
+        if b.in_handler or self._is_of_signal(b):
             return OWN
         value = b.value
         if b.is_round and isinstance(value, ast.Call) and last_name(value.func) in ("range", "trange", "count"):
@@ -209,6 +210,11 @@ class _Judge:
             if "loader" in words.lower() or (own == OPEN and _LOADED.search(words)):
                 own = OWN  # what a loader gives differs, also where all have as much of it
         return max(own, self._most(b.tests, b.scopes)) if own < OWN else own
+
+    def _is_of_signal(self, b: Bound) -> bool:
+        """Whether a handler of signals binds it: a signal reaches each process at a time of its own, or one alone."""
+        function = next((n for n in reversed(b.scopes) if isinstance(n, Function)), None)
+        return function is not None and function.name in signal_handlers(self._at.path)
 
     def _argument(self, function: Function, name: str) -> int:
         for called, given in reversed(self._given):

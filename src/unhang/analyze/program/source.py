@@ -24,7 +24,7 @@ from unhang.analyze.program.trees import (
     inside,
     last_name,
     line_text,
-    read_source,
+    signal_handlers,
     tree_of,
 )
 from unhang.model import Frame
@@ -331,10 +331,7 @@ def ends_rounds(condition: Condition, is_in_loop: bool) -> bool:
 
 def handles_signal(frame: Frame) -> bool:
     """Whether its file makes the frame's function the handler of a signal: it then runs at any line."""
-    parsed = read_source(frame.file)
-    calls = inside(parsed[0], ast.Call) if parsed and "signal" in "".join(parsed[1]) else []
-    sets = (c for c in calls if last_name(c.func) in ("signal", "add_signal_handler"))
-    return any(last_name(a) == frame.function for c in sets for a in c.args[1:])
+    return frame.function in signal_handlers(frame.file)
 
 
 def ends_block(frame: Frame) -> bool:

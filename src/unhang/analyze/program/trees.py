@@ -165,6 +165,14 @@ def program_nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
             yield path, node
 
 
+@remembered
+def signal_handlers(path: str) -> frozenset[str]:
+    """The names of the functions that a file makes handlers of signals."""
+    calls = (c for n in nodes_of(path) if isinstance(c := n, ast.Call))
+    sets = (c for c in calls if last_name(c.func) in ("signal", "add_signal_handler"))
+    return frozenset(last_name(a) for c in sets for a in c.args[1:])
+
+
 def functions_named(folder: str, name: str) -> list[tuple[str, ast.FunctionDef]]:
     """(file, function) of all functions and methods of that name in a program's files."""
     return [(path, n) for path, n in program_nodes(folder) if isinstance(n, ast.FunctionDef) and n.name == name]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze.calls.framework_loops import asks_to_end
-from unhang.analyze.calls.handled import WITH, in_its_handler, led_away, swallowed_by
+from unhang.analyze.calls.handled import WITH, caught_elsewhere, in_its_handler, led_away, swallowed_by
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.lines.first_errors import SeenError, errors_of, first_error, is_log_only, ranks_of
 from unhang.analyze.program.callpath import innermost, user_path
@@ -324,16 +324,18 @@ def _went_on(
         "lead": w.lead(error.handler),
         "held": w.place(holder),
     }
+    say = "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on"
+    caught = caught_elsewhere(error, frame) if say == "went on" else None
     return Found(
         confidence,
         ranks,
         _handled(s, ranks, error),
         words,
-        "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on",
+        "went on from there" if caught else say,
         fixes,
         cause="user-exception" if waits_there or has_ended else "",
         condition=gate_of(gate),
-        **w.at_fork(d, frame),
+        **w.at_fork(d, caught or frame),
     )
 
 
