@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 import multiprocessing
 import pickle
+import queue
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,28 @@ def inference_tensor__requires_grad() -> None:
     with torch.inference_mode():
         made = torch.ones(2)
     made.requires_grad_()
+
+
+def equal_priorities() -> None:
+    waiting: queue.PriorityQueue[Any] = queue.PriorityQueue()
+    for number in range(3):
+        waiting.put((0.5, torch.full((3,), float(number))))
+
+
+def equal_priorities__of_objects() -> None:
+    waiting: queue.PriorityQueue[Any] = queue.PriorityQueue()
+    for number in range(3):
+        waiting.put((0.5, {"reward": number}))
+
+
+def equal_priorities_of_a_heap() -> None:
+    heap: list[Any] = []
+    for number in range(3):
+        heapq.heappush(heap, (0.5, {"reward": number}))
+
+
+def nothing__less_than() -> None:
+    sorted([{"a": 1}, {"b": 2}])  # type: ignore[type-var]
 
 
 def graph_twice() -> None:

@@ -31,6 +31,7 @@ from unhang.model import (
 )
 from unhang.rules import wording as w
 from unhang.rules.base import RULES, Names, Rule
+from unhang.rules.early_ends import asked_behind
 from unhang.rules.next_steps import next_steps
 
 _MOST_SAID = 3
@@ -219,6 +220,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     straggling = any(f.cause == "straggler" for f in findings)
     earlier = tuple(_attempt(replace(c, earlier=case.earlier[:i]), asked) for i, c in enumerate(case.earlier))
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
+    ordered = tuple(asked_behind(situation, f) for f in ordered)
     outcome_of_job = situation.outcome(straggling, bool(ordered))
     if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
         outcome_of_job = Outcome.CRASH

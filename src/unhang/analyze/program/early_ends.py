@@ -279,3 +279,39 @@ def _in_one_zone(call: ast.Call) -> str:
     if name == "fromtimestamp" and of.rpartition(".")[2] == "datetime":
         return f"{of}.fromtimestamp({ast.unparse(call.args[0])}, timezone.utc)   # from datetime import timezone"
     return ""
+
+
+class CallBehind(NamedTuple):
+    """A call behind `or` or `and`: `whole` is `before word call`."""
+
+    whole: str
+    before: str
+    word: str
+    call: str
+
+
+def call_behind(path: str, line: int, function: str) -> CallBehind | None:
+    """Of a test at a line, the operand that calls a function and that what stands before it may leave out, unless that is what makes the call possible."""
+    for test in (n for s in nodes_around(path, line) for n in inside(getattr(s, "test", None), ast.BoolOp)):
+        calls = [any(last_name(c.func) == function for c in inside(v, ast.Call)) for v in test.values]
+        if not test.lineno <= line <= (test.end_lineno or test.lineno) or sum(calls) != 1 or calls[0]:
+            continue
+        at = calls.index(True)
+        before, call = test.values[:at], test.values[at]
+        guarded = {ast.unparse(c.left) for v in before for c in inside(v, ast.Compare) if _asks_for_none(c)}
+        used = {ast.unparse(n) for n in ast.walk(call) if isinstance(n, ast.Name | ast.Attribute)}
+        if guarded & used:
+            return None
+        word = "or" if isinstance(test.op, ast.Or) else "and"
+        first = f" {word} ".join(map(_as_operand, [*before, *test.values[at + 1 :]]))
+        return CallBehind(ast.unparse(test), first, word, _as_operand(call))
+    return None
+
+
+def _asks_for_none(test: ast.Compare) -> bool:
+    return any(isinstance(c, ast.Constant) and c.value is None for c in test.comparators)
+
+
+def _as_operand(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return f"({text})" if isinstance(node, ast.BoolOp | ast.IfExp | ast.Lambda | ast.NamedExpr) else text
