@@ -71,6 +71,7 @@ _LIBRARY = {
     "barrier": ("/site-packages/torch/distributed/distributed_c10d.py", 5060, "barrier"),
     "backward": ("/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward"),
     "destroy": ("/site-packages/torch/distributed/distributed_c10d.py", 2300, "destroy_process_group"),
+    "thread": ("/usr/lib/python3.11/threading.py", 1002, "_bootstrap"),
     "shutdown": ("/usr/lib/python3.11/threading.py", 1590, "_shutdown"),
     "rendezvous": (
         "/site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",

@@ -155,13 +155,13 @@ def modules(program: Program, is_torch_used: bool = True) -> tuple[str, str]:
     named: dict[str, str] = {}
     for node in program.tree.body:
         if isinstance(node, ast.Import):
-            for a in node.names:
-                named.setdefault(a.name, a.asname or a.name)
+            named = {a.name: a.asname or a.name for a in node.names} | named
         elif isinstance(node, ast.ImportFrom) and node.module == "torch":
             named.update((f"torch.{a.name}", a.asname or a.name) for a in node.names)
     torch, dist = named.get("torch"), named.get("torch.distributed")
     missing = ["import torch"] if is_torch_used and not torch else []
-    missing += [] if dist else ["import torch.distributed as dist"]
+    alias = "torch_dist" if "dist" in program.names() else "dist"  # the program's own module, or a variable
+    missing += [] if dist else [f"import torch.distributed as {alias}"]
     imports = [n for n in program.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     if missing and imports and not program.is_alone(imports[-1]):
         raise NoDiff("the file has no plain import after which the missing one could be added")
@@ -171,7 +171,7 @@ def modules(program: Program, is_torch_used: bool = True) -> tuple[str, str]:
     elif missing:
         has_words = ast.get_docstring(program.tree) is not None
         program.insert_before(program.tree.body[has_words], f"{text}{program.newline}{program.newline}")
-    return torch or "torch", dist or "dist"
+    return torch or "torch", dist or alias
 
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")

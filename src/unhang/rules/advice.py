@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unhang.analyze.calls.framework_settings import SkippedPart, made_anew, skipped_part
 from unhang.analyze.program.decisions import asked_by, called_with, unsynced_metric
+from unhang.analyze.program.early_ends import operand_behind
 from unhang.analyze.program.may_differ import is_drawn
 from unhang.analyze.program.rank_names import asks_for_the_rank
 from unhang.analyze.program.sides import ByCondition
@@ -20,7 +21,7 @@ from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_monitor, read_before
-from unhang.rules.start_repairs import of_module
+from unhang.rules.start_repairs import in_eval_mode, of_module
 
 SEE_IT = Fix(
     "See the calls of every rank at the next stop",
@@ -81,7 +82,8 @@ def fixes_of(
         remedies = (apart or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
     elif gate is not None and gate.by_rank and (asks_for_the_rank(gate) or _ASKED_FOR.search(condition.text)):
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
-        remedies = (read,) if read else _for_every_rank(frame, condition)
+        alone = read or in_eval_mode(frame, made)
+        remedies = (alone,) if alone else _for_every_rank(frame, condition)
     else:
         shown = _shown(frame, condition, made) if frame is not None else None
         remedies = (shown or decided_together(frame, condition),)
@@ -273,19 +275,20 @@ def _for_every_rank(frame: Frame | None, condition: Condition) -> tuple[Fix, Fix
     )
 
 
-def call_first(frame: Frame | None) -> Fix | None:
-    """For a call behind `and` or `or`, which some ranks leave out where what stands before decides: it is made first, on every rank."""
+def call_first(frame: Frame | None, function: str = "") -> Fix | None:
+    """For a call behind `and` or `or`, which some ranks leave out where what stands before decides: it is made first, on every rank. `function`: what is called."""
     chain = nodes_around(frame.file, frame.line) if frame is not None else ()
     around = next((n for n in reversed(chain) if isinstance(n, ast.Return | ast.Assign | ast.Expr | ast.If)), None)
     whole = around.test if isinstance(around, ast.If) else around.value if around is not None else None
     parts = [n for n in ast.walk(whole) if isinstance(n, ast.BoolOp)] if whole is not None else []
-    part = next((n for n in parts if any(isinstance(c, ast.Call) for c in ast.walk(n.values[-1]))), None)
-    if frame is None or around is None or part is None or whole is None:
+    behind = next((found for n in parts if (found := operand_behind(n, function)) is not None), None)
+    if frame is None or around is None or behind is None or whole is None:
         return None
-    call, line = ast.unparse(part.values[-1]), ast.unparse(around).splitlines()[0]
+    call, line = ast.unparse(behind), ast.unparse(around).splitlines()[0]
+    first, _, rest = line.rpartition(call)
     return edit(
         f"Make the call on every rank: `{call}` is left out where what stands before it decides",
-        f"# {_where(frame)}, in place of `{line}`, on every rank\nasked = {call}\n{line.replace(call, 'asked', 1)}",
+        f"# {_where(frame)}, in place of `{line}`, on every rank\nasked = {call}\n{first}asked{rest}",
     )
 
 

@@ -1,4 +1,4 @@
-"""First fixes of a loop that ended on some ranks before its data did, and of a call that a test leaves out of itself: the source is mended, or nothing is claimed."""
+"""First fixes of a loop that ended on some ranks before its data did: the source is mended, or nothing is claimed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unhang.analyze.program.callpath import user_path
 from unhang.analyze.program.rounds import LeftLoop, goes_through
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Finding, Fix, Frame, Location
+from unhang.model import EvidenceLine, Fix, Frame
 from unhang.model.findings import EARLIER, SOURCE
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, Found, edit
@@ -124,27 +124,5 @@ def _one_zone(days: early_ends.LocalDays) -> Fix:
     return edit(
         f"Read the time in one zone: `{days.text}` is in that of the machine, and the nodes made other numbers of rounds",
         f"# {w.spot(days.at)}, in place of `{days.text}`\n{days.safe}\n# or the same TZ in the environment of all nodes",
-        verify=CLEAN,
-    )
-
-
-def asked_behind(s: Situation, finding: Finding) -> Finding:
-    """The same with the one repair of a test in which a call with all ranks stands behind `or` or `and`: it is not made where what stands before it decides."""
-    d, at = s.divergence, finding.location
-    if d is None or at is None or finding.cause not in ("code-divergence", "uneven-inputs"):
-        return finding
-    for call in (d.odd_call, d.reference_call):
-        frames = call.frames or ()
-        inner = next((i for i, f in enumerate(frames) if (f.file, f.line) == (at.file, at.line)), 0)
-        test = early_ends.call_behind(at.file, at.line, frames[inner - 1].function) if inner else None
-        if test is not None:
-            return replace(finding, fixes=(_asked_first(at, test), *(f for f in finding.fixes if not f.helps)))
-    return finding
-
-
-def _asked_first(at: Location, test: early_ends.CallBehind) -> Fix:
-    return edit(
-        f"Make the call of all ranks first: `{test.call}` stands behind `{test.word}`, and is left out where `{test.before}` decides",
-        f"# {w.line_at(at.file, at.line)}, in place of `{test.whole}`\n{test.call} {test.word} {test.before}",
         verify=CLEAN,
     )

@@ -30,8 +30,8 @@ from unhang.model import (
     Verdict,
 )
 from unhang.rules import wording as w
+from unhang.rules.advice import call_first
 from unhang.rules.base import RULES, Names, Rule
-from unhang.rules.early_ends import asked_behind
 from unhang.rules.next_steps import next_steps
 
 _MOST_SAID = 3
@@ -190,6 +190,19 @@ def _ordered(findings: Iterable[Finding], names: Mapping[str, Names], independen
     )
 
 
+def _asked_first(s: Situation, finding: Finding) -> Finding:
+    """The same with the one repair of a test in which a call with all ranks stands behind `or` or `and`: it is not made where what stands before it decides."""
+    d, at = s.divergence, finding.location
+    if d is None or at is None or finding.cause not in ("code-divergence", "uneven-inputs"):
+        return finding
+    for frames in (call.frames or () for call in (d.odd_call, d.reference_call)):
+        inner = next((i for i, f in enumerate(frames) if (f.file, f.line) == (at.file, at.line)), 0)
+        fix = call_first(frames[inner], frames[inner - 1].function) if inner else None
+        if fix is not None:
+            return replace(finding, fixes=(fix, *(f for f in finding.fixes if not f.helps)))
+    return finding
+
+
 def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independent: bool = False) -> Diagnosis:
     """Every rule's verdict on a case (or on one that is already analysed), and the diagnosis.
 
@@ -220,7 +233,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     straggling = any(f.cause == "straggler" for f in findings)
     earlier = tuple(_attempt(replace(c, earlier=case.earlier[:i]), asked) for i, c in enumerate(case.earlier))
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
-    ordered = tuple(asked_behind(situation, f) for f in ordered)
+    ordered = tuple(_asked_first(situation, f) for f in ordered)
     outcome_of_job = situation.outcome(straggling, bool(ordered))
     if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
         outcome_of_job = Outcome.CRASH

@@ -16,7 +16,7 @@ from unhang.analyze.program.source import Condition, frame_at, function_at, node
 from unhang.analyze.program.trees import blocks_of, covers, functions_named, inside, last_name, nodes_of, program_nodes
 from unhang.analyze.program.ways_out import way_out_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.model import Fix, Frame
+from unhang.model import Fix, Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, Found, edit
 
@@ -67,6 +67,20 @@ def _set_in(function: ast.AST | None, value: ast.expr | None) -> tuple[ast.expr 
 
 
 # A call past the wrapper.
+
+
+def in_eval_mode(frame: Frame | None, made: Sequence[Frame]) -> Fix | None:
+    """For a module that some ranks run alone, and in whose forward a call of all ranks is made only where `self.training` holds."""
+    inner = made[: made.index(frame)] if frame in made else ()
+    tests = ((f, c) for f in user_frames(inner) for c in surroundings(f.file, f.line).conditions)
+    at = next((f for f, c in tests if c.text == "self.training"), None)
+    if at is None or frame is None:
+        return None
+    return edit(
+        f"Run the module in eval mode there: {w.spot(at)} makes the call only in training mode",
+        f"# {w.line_at(frame.file, frame.line)}\nmodel.eval()    # in front of it: the module that runs there\n...\nmodel.train()   # behind it",
+        verify=CLEAN,
+    )
 
 
 def of_module(condition: Condition) -> Fix | None:

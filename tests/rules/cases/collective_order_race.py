@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-from dataclasses import replace
 
 from tests.rules.notation import Later, log_case, make_case
 from unhang.model import Frame, ThreadStack
@@ -172,18 +171,19 @@ def _one_thread(*, here: str, there: str, first: str = "main") -> Later:
     return make_case({r: [ahead[r], *round_ * 3, odd[r]] for r in (0, 1)}, world=2, groups=_PAIRS)
 
 
-def _made_by(begins: str) -> Later:
-    """Each rank waits in a group that the other has left or not reached, and both groups were made below a function."""
-    calls = {0: ["1/all_reduce[8]@run:9 !"], 1: ["2/all_reduce[8]@run:9 !"]}
-    frames = (*path("prepare:3"), Frame("train.py", 5, begins))
-    made = [replace(pending("new_group", index=i, done=True), frames=frames) for i in (1, 2)]
+def _made_by(begins: str, threads: str = "~thread>") -> Later:
+    """Each rank waits in a group that the other has left or not reached, and both groups were made below a function, in threads."""
+    at = f"{threads}{begins}:9"
+    calls = {0: [f"1/all_reduce[8]@{at} !"], 1: [f"2/all_reduce[8]@{at} !"]}
+    made = [pending("new_group", index=i, done=True, where="run:5>prepare:3") for i in (1, 2)]
     return make_case(calls, world=2, groups={"1": (0, 1), "2": (0, 1)}, pending={0: made, 1: made})
 
 
 CASES = {
     "collective-order-race": (
         Fires(_made_by("run"), (), 3),
-        Fires(_made_by("<module>"), (0, 1)),
+        Fires(_made_by("run", threads=""), (0, 1), 9),
+        Fires(_made_by("go"), (0, 1), 9),
         Fires(log_case(_BOTH), ()),
         Quiet(log_case(_ONE + _IDLE), "one process alone is in two calls at once"),
         Fires(

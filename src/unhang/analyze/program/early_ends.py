@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from unhang.analyze.program.may_differ import OWN
 from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, nodes_around, surroundings
 from unhang.analyze.program.trees import (
     argument_of,
@@ -19,6 +21,7 @@ from unhang.analyze.program.trees import (
     remembered,
     script_nodes,
 )
+from unhang.analyze.program.ways_out import WayOut, only_way_past
 from unhang.model import Frame
 
 _MOST_HOPS = 3
@@ -281,37 +284,29 @@ def _in_one_zone(call: ast.Call) -> str:
     return ""
 
 
-class CallBehind(NamedTuple):
-    """A call behind `or` or `and`: `whole` is `before word call`."""
-
-    whole: str
-    before: str
-    word: str
-    call: str
-
-
-def call_behind(path: str, line: int, function: str) -> CallBehind | None:
-    """Of a test at a line, the operand that calls a function and that what stands before it may leave out, unless that is what makes the call possible."""
-    for test in (n for s in nodes_around(path, line) for n in inside(getattr(s, "test", None), ast.BoolOp)):
-        calls = [any(last_name(c.func) == function for c in inside(v, ast.Call)) for v in test.values]
-        if not test.lineno <= line <= (test.end_lineno or test.lineno) or sum(calls) != 1 or calls[0]:
-            continue
-        at = calls.index(True)
-        before, call = test.values[:at], test.values[at]
-        guarded = {ast.unparse(c.left) for v in before for c in inside(v, ast.Compare) if _asks_for_none(c)}
-        used = {ast.unparse(n) for n in ast.walk(call) if isinstance(n, ast.Name | ast.Attribute)}
-        if guarded & used:
-            return None
-        word = "or" if isinstance(test.op, ast.Or) else "and"
-        first = f" {word} ".join(map(_as_operand, [*before, *test.values[at + 1 :]]))
-        return CallBehind(ast.unparse(test), first, word, _as_operand(call))
-    return None
+def operand_behind(test: ast.BoolOp, function: str = "") -> ast.expr | None:
+    """The last operand of a test, or the one that calls a function: what stands before it may leave it out, unless that is what makes the call possible."""
+    calls = [
+        [c for c in inside(v, ast.Call) if last_name(c.func) == (function or last_name(c.func))] for v in test.values
+    ]
+    at = next((i for i in range(len(calls) - 1, 0, -1) if calls[i]), 0) if function else len(calls) - 1
+    if not at or not calls[at] or (function and calls[0]):
+        return None
+    tests = [c for v in test.values[:at] for c in inside(v, ast.Compare)]
+    guarded = {
+        ast.unparse(c.left)
+        for c in tests
+        if any(isinstance(x, ast.Constant) and x.value is None for x in c.comparators)
+    }
+    used = {ast.unparse(n) for n in ast.walk(test.values[at]) if isinstance(n, ast.Name | ast.Attribute)}
+    return None if guarded & used else test.values[at]
 
 
-def _asks_for_none(test: ast.Compare) -> bool:
-    return any(isinstance(c, ast.Constant) and c.value is None for c in test.comparators)
-
-
-def _as_operand(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    return f"({text})" if isinstance(node, ast.BoolOp | ast.IfExp | ast.Lambda | ast.NamedExpr) else text
+def skipped_round(frame: Frame) -> tuple[Frame, WayOut] | None:
+    """The one test of a rank's own data that leads past a line to the next round of the loop around it."""
+    way = only_way_past(frame) if surroundings(frame.file, frame.line).loops else None
+    if way is None or not way.goes_on:
+        return None
+    around = surroundings(frame.file, way.leaves_at).conditions
+    is_own = bool(around) and around[-1].suspicion >= OWN and not around[-1].depends_on_rank
+    return (replace(frame, line=way.line), way) if is_own else None

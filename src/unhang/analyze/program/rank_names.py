@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from unhang.model import Gate
 
 _ZERO = (
-    r"(?:is_|on_|am_)?(?:global_|world_)?(?:main|master)_(?:process|proc|rank|worker|ordinal|replica)"
+    r"(?:is_|on_|am_)?(?:global_|world_)?(?:main|master|primary|chief)_(?:process|proc|rank|worker|ordinal|replica)"
     r"|(?:is_)?(?:rank_?(?:zero|0)|zero_rank|rank_zero_only|(?:global|world)_(?:process_)?zero|chief)"
-    r"|(?:is|am|on|only_on)_(?:main|master|main_process|first_process|first_rank|rank_?0)|(?:main_process|master|main)_only|master"
+    r"|(?:is|am|on|only_on)_(?:main|master|primary|main_process|first_process|first_rank|rank_?0)|(?:main_process|master|main|primary)_only|master"
 )
 _LOCAL_ZERO = (
     r"(?:is_|on_)?local_(?:main|master)(?:_(?:process|proc|rank|worker))?(?:_only)?"

@@ -11,7 +11,7 @@ from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.calls.framework_loops import below, left_framework
 from unhang.analyze.calls.handled import BegunAnew, begun_anew
 from unhang.analyze.calls.streams import stack_path
-from unhang.analyze.program import rounds, ways_out
+from unhang.analyze.program import early_ends, rounds, ways_out
 from unhang.analyze.program.callpath import Path, user_path
 from unhang.analyze.program.may_differ import SAME
 from unhang.analyze.program.shared_state import ListOfCalls, list_of_calls
@@ -36,7 +36,8 @@ from unhang.rules.remedies import fail_together
 from unhang.rules.repairs import of_list
 from unhang.rules.start_repairs import resumed_apart
 
-_ALL_ALIKE = {"skipped": "together", "left early": "leave together"}  # else: skip together
+_SKIPS = "round skipped"
+_ALL_ALIKE = {"skipped": "together", "left early": "leave together", _SKIPS: "leave out together"}  # else: skip together  # fmt: skip
 _EVEN = ("agree", "join", "even")
 
 
@@ -110,6 +111,8 @@ def _by_its_end(s: Situation, d: Divergence, found: Found, ways: tuple[Path, Pat
     if way is None and is_data is False:
         files = rounds.ended_by_files(header.file, header.line)
         return _by_files(found, files) if files is not None else _not_the_data(found)
+    if way is None and (skip := early_ends.skipped_round(loop.frame)) is not None:
+        return _by_way_out(found, skip, d.has_majority, says=_SKIPS)
     if way is None:
         return ended_early(s, loop, found)
     if not d.has_majority:  # those who took the way out did what the others did not
@@ -128,18 +131,10 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
     who = gone.leavers if is_decided else d.odd if d.has_majority else gone.stayers
     where = at_gone(gone, below(d.reference_path if gone.stayers == d.reference else d.odd_path, gone.line))
     words = {
-        "leavers": w.name_ranks(gone.leavers),
-        "stayers": w.name_ranks(gone.stayers),
-        "call": gone.call,
-        "line": w.place(gone.line),
-        "loop": w.place(gone.loop),
-        "before": d.seq - 1,
-        "seq": d.seq,
-        "group": d.group,
-        "why": why_gone(gone),
-        "steps": w.steps_apart(s.case.ranks),
+        "leavers": w.name_ranks(gone.leavers), "stayers": w.name_ranks(gone.stayers), "call": gone.call, "line": w.place(gone.line),
+        "loop": w.place(gone.loop), "before": d.seq - 1, "seq": d.seq, "group": d.group, "why": why_gone(gone), "steps": w.steps_apart(s.case.ranks),
         **({"stop": w.place(gone.stop), "text": line_text(gone.stop.file, gone.stop.line)} if gone.stop else {}),
-    }
+    }  # fmt: skip
     return Found(
         0.86 if is_decided else 0.94 if d.has_majority else 0.8,
         who,
@@ -197,7 +192,8 @@ def _by_way_out(
     words = {"way": w.place(frame), "text": out.text, "test": test, "out_line": out.line}
     says = says or ("skipped" if out.text.startswith("except") else "left early")
     sure, say = 0.86 if is_decided else 0.78, f"{says}/{because or says}"
-    return _retold(found, say, words, frame, "way out", confidence=sure, fixes=(_ALL_ALIKE.get(says, "skip together"),))
+    label, fixes = "way past" if says == _SKIPS else "way out", (_ALL_ALIKE.get(says, "skip together"),)
+    return _retold(found, say, words, frame, label, confidence=sure, fixes=fixes)
 
 
 def _by_generator(found: Found, frame: Frame, end: ways_out.WayOut) -> Found:

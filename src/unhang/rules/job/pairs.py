@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from unhang.analyze.calls.left_out import left_out_step
 from unhang.analyze.program.callpath import innermost, user_path
@@ -10,7 +10,7 @@ from unhang.analyze.program.peers import SENDS, Places, names_the_peer, places_f
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.transfers import TagsApart, partners_apart, tags_apart, wrong_peers
-from unhang.model import CallState, CollectiveCall, CollectiveTable, Fix, Frame, PendingCall
+from unhang.model import CallState, CollectiveCall, CollectiveTable, Fix, Frame, PendingCall, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of
 from unhang.rules.base import CLEAN, Found, edit, rule
@@ -164,8 +164,13 @@ def groups_of_threads(s: Situation, cycle: tuple[int, ...]) -> Found | None:
     names = {e.group for e in edges if e.kind == "collective"}
     made = [c for r in cycle for c in s.case.ranks[r].pending if c.kind == "new_group" and str(c.index) in names]
     places = {c.frames[0] for c in made if c.frames}
-    is_of_threads = all(c.frames and c.frames[-1].function != "<module>" for c in made)
-    if len(names) < _SEVERAL or len(made) != len(names) * len(cycle) or len(places) != 1 or not is_of_threads:
+    begins = {c.frames[-1].function for c in made if c.frames}
+    if (
+        len(names) < _SEVERAL
+        or len(made) != len(names) * len(cycle)
+        or len(places) != 1
+        or not _are_threads(s, names, begins)
+    ):
         return None
     at = places.pop()
     words = {
@@ -176,7 +181,17 @@ def groups_of_threads(s: Situation, cycle: tuple[int, ...]) -> Found | None:
     return Found(0.9, (), lines, words, "groups of threads", ("make before",), **w.at_wait(edges[0], at))
 
 
-_SEVERAL = 2
+_SEVERAL, _THREAD_BEGINS = 2, "_bootstrap"
+
+
+def _are_threads(s: Situation, groups: Collection[str], begins: Collection[str]) -> bool:
+    """Whether threads that Python started make the calls of these groups, below the functions below which the groups were made."""
+    table = s.case.calls
+    for number in (i for i, g in enumerate(table.groups) if g.name in groups):
+        frames = table.call(int(table.rows(group=number)[-1])).frames or () if len(table.rows(group=number)) else ()
+        if not frames or frames[-1].function != _THREAD_BEGINS or user_frames(frames)[-1].function not in begins:
+            return False
+    return True
 
 
 @rule("new-partner", needs=("calls",))
