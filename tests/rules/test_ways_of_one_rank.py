@@ -18,7 +18,7 @@ from unhang.fix.agreed import modules
 from unhang.fix.program import Program
 from unhang.model import Frame, RaisedError
 from unhang.rules.start_repairs import in_eval_mode
-from unhang.testing import make_case
+from unhang.testing import judge, make_case
 
 
 def _file(folder: Path, text: str, name: str = "train.py") -> str:
@@ -149,3 +149,40 @@ def test_an_exception_parts_a_rank_where_it_is_caught(function: str, line: int |
     raised, handler = Frame(file, 9, "read"), Frame(file, 5, function)
     found = caught_elsewhere(RaisedError("ValueError", "", 0, (raised,), handler=handler), raised)
     assert (found.line if found else None) == line
+
+
+_SHEET = """\
+class Sheet:
+    def __init__(self, rank):
+        self.rank = rank
+    def __call__(self, prediction):
+        if {test}:
+            return {empty}
+        return {{"f1": 1.0}}
+def main(trainer):
+    trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "empty", "raised", "is_told"),
+    [
+        ("dist.get_rank() != 0", "{}", (1, 2), True),
+        ("dist.get_rank() != 0", "{}", (2,), False),
+        ("dist.get_rank() != 0", "dict(f1=0.0)", (1, 2), False),
+        ("not prediction", "{}", (1, 2), False),
+    ],
+)
+def test_what_the_program_gives_a_library_on_some_ranks(
+    test: str, empty: str, raised: tuple[int, ...], is_told: bool, tmp_path: Path
+) -> None:
+    file = _file(tmp_path, _SHEET.format(test=test, empty=empty))
+    frames = (Frame("/env/site-packages/transformers/trainer.py", 3450, "_best"), Frame(file, 9, "main"))
+    error = RaisedError("KeyError", "no f1 among the metrics", _SECOND, frames)
+    case = make_case({}, world=3, hang=None, errors=dict.fromkeys(raised, error), exit_code=1)
+    first = judge(case).findings[0]
+    assert ("gave nothing on just these ranks" in first.title) is is_told
+    assert first.culprit_ranks == raised
+
+
+_SECOND = 1_000_000_000

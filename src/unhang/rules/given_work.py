@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
 from unhang.analyze.activity import TASK_OF_RAY, awaited_in
-from unhang.analyze.program.source import frame_at, function_at, nearest, nodes_around
-from unhang.analyze.program.trees import calls_on, covers, functions_in, inside, last_name, line_text, nodes_of, tree_of
+from unhang.analyze.program.sides import holds_on
+from unhang.analyze.program.source import frame_at, function_at, nearest, nodes_around, surroundings
+from unhang.analyze.program.trees import (
+    calls_on,
+    covers,
+    functions_in,
+    inside,
+    last_name,
+    line_text,
+    nodes_of,
+    program_nodes,
+    tree_of,
+)
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits import own_threads
 from unhang.analyze.waits.given_back import program_of
 from unhang.analyze.waits.open_calls import driver_stack
+from unhang.analyze.waits.outside_waits import exception_not_sent
 from unhang.model import EvidenceLine, Fix, Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
+from unhang.rules.failure import FirstException, found_at_first
+from unhang.rules.host_waits import end_the_thread
 from unhang.rules.late import driver, found_late
 from unhang.rules.repairs import of_exception
 from unhang.rules.start_repairs import left_by_asking
@@ -272,3 +286,64 @@ def _may_return_before(frame: Frame) -> bool:
     """Whether a function has a way out above a line: then a rank may have been given the task, and have left it."""
     function = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, ast.FunctionDef)), None)
     return any(n.lineno < frame.line for n in inside(function, ast.Return))
+
+
+def not_received(s: Situation, first: FirstException) -> Found | None:
+    """What is known of an exception that a rank could not receive from a process of its own, or after which its process cannot end."""
+    kept = s.case.ranks.get(first.ranks[0]) if len(first.ranks) == 1 else None
+    if kept is not None and (fix := end_the_thread(kept)) is not None:
+        of = {"type": first.error.type, "head": first.head}
+        return found_at_first(s, first, 0.9, of, say="raised", fixes=(fix, "mend", "no timeout"))
+    beside = [f for e in s.case.ranks.values() for f in user_frames(e.main_frames)[:1]]
+    lost = exception_not_sent(first.error, beside)
+    if lost is None:
+        return None
+    words = {
+        "name": lost.at.function,
+        "class_at": w.spot(lost.at),
+        "given": lost.given,
+        "head": first.head,
+        "at": w.at(lost.at),
+    }
+    found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
+    return replace(found, location=lost.at)
+
+
+def answered_apart(s: Situation, first: FirstException) -> Found | None:
+    """Of an exception that a library raised on some ranks: the one function of the program that gives it nothing on just these, by the number of the rank."""
+    others = [r for r in s.case.world if r not in first.ranks]
+    frame = first.frame
+    if frame is None or not others or not first.error.frames or first.error.frames[0].is_user:
+        return None
+    found = list(_nothing_on(s, first.ranks, others, frame.file.rpartition("/")[0]))
+    if len(found) != 1:
+        return None
+    at, test, given = found[0]
+    words = {
+        "type": first.error.type, "head": first.head, "spot": w.spot(at), "place": w.at(at), "function": at.function, "given": given, "test": test,
+        "ranks": w.name_ranks(first.ranks),
+    }  # fmt: skip
+    found_there = found_at_first(s, first, 0.9, words, say="answered apart", fixes=("same answer", "no timeout"))
+    return replace(found_there, location=at, evidence=(*found_there.evidence, *w.code_line(at, "answer")))
+
+
+def _nothing_on(
+    s: Situation, ranks: Collection[int], others: Collection[int], folder: str
+) -> Iterator[tuple[Frame, str, str]]:
+    """(line, test, what is given) where a function of the program that gives something on others gives nothing on these ranks."""
+    for path, function in ((p, f) for p, n in program_nodes(folder) for f in functions_in(n) if f is n):
+        given = [n for n in inside(function, ast.Return) if n.value is not None]
+        empty = [n for n in given if _is_nothing(n.value)]
+        if len(empty) != 1 or len(given) == len(empty):
+            continue
+        at = frame_at(path, empty[0].lineno)
+        tests = [c for c in surroundings(path, at.line).conditions if c.depends_on_rank]
+        if tests and holds_on(s.case, ranks, at, tests[-1]) and holds_on(s.case, others, at, tests[-1]) is False:
+            yield at, tests[-1].text, ast.unparse(empty[0])
+
+
+def _is_nothing(node: ast.expr | None) -> bool:
+    match node:
+        case ast.Constant(value=None) | ast.Dict(keys=[]) | ast.List(elts=[]) | ast.Tuple(elts=[]):
+            return True
+    return False

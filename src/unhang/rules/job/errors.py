@@ -11,9 +11,8 @@ from unhang.analyze.lines.first_errors import errors_of, has_fatal_end, is_log_o
 from unhang.analyze.lines.log_progress import behind_in_steps
 from unhang.analyze.program.callpath import user_path
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits.outside_waits import exception_not_sent
 from unhang.analyze.waits.overtaking import LeftOut, left_out_before
-from unhang.model import EvidenceLine, Fix, LogEvent, user_frames
+from unhang.model import EvidenceLine, Fix, LogEvent
 from unhang.read.logs import matches
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.catalogue import best_cause
@@ -42,7 +41,7 @@ from unhang.rules.failure import (
     text_of,
     written_at_once,
 )
-from unhang.rules.host_waits import end_the_thread
+from unhang.rules.given_work import answered_apart, not_received
 from unhang.rules.known_repairs import of_allocation
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
@@ -266,25 +265,9 @@ def user_exception(s: Situation) -> Found | None:
     said = replace(first.error, message=_SAYS_FORKED) if is_forked else first.error
     fixes, gate = of_exception(said, first.frame, s.case)
     more = {"say": "raised", "fixes": (*fixes, "no timeout"), "condition": gate}
-    found = _lost(s, first) or found_at_first(s, first, confidence, words, **more)
+    found = not_received(s, first) or answered_apart(s, first) or found_at_first(s, first, confidence, words, **more)
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
-
-
-def _lost(s: Situation, first: FirstException) -> Found | None:
-    """What is known of an exception that a rank could not receive from a process of its own, or after which its process cannot end."""
-    kept = s.case.ranks.get(first.ranks[0]) if len(first.ranks) == 1 else None
-    if kept is not None and (fix := end_the_thread(kept)) is not None:
-        words = {"type": first.error.type, "head": first.head}
-        return found_at_first(s, first, 0.9, words, say="raised", fixes=(fix, "mend", "no timeout"))
-    beside = [f for e in s.case.ranks.values() for f in user_frames(e.main_frames)[:1]]
-    lost = exception_not_sent(first.error, beside)
-    if lost is None:
-        return None
-    words = {"name": lost.at.function, "class_at": w.spot(lost.at), "given": lost.given, "head": first.head}
-    words |= {"at": w.at(lost.at)}
-    found = found_at_first(s, first, 0.95, words, say="lost", fixes=("can be sent", "no timeout"))
-    return replace(found, location=lost.at)
 
 
 def _is_of_plumbing(first: FirstException) -> bool:
