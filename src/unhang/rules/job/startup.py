@@ -206,15 +206,6 @@ def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]
     return tuple(sorted(found))
 
 
-@rule("gpu-visibility-isolation")
-def gpu_visibility(s: Situation) -> Iterator[Found]:
-    """An IPC handle may fail to open for other reasons too."""
-    events = still_starting(s, s.events.of("device.no_peer_access", "device.peer_not_visible", "device.ipc_failed"))
-    if events:
-        confidence = 0.8 if all(e.kind == "device.ipc_failed" for e in events) else 0.95
-        yield found_in(s, events, sure_beside(s, confidence), ())
-
-
 _LOST = (
     "files.rename_lost",
     "files.index_missing",
