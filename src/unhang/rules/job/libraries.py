@@ -14,7 +14,6 @@ from unhang.rules.failure import first_exception, in_trouble, somebody_died
 from unhang.rules.job.device import SHM_FAILED, SHM_NAMED, SHM_SIGNALS
 from unhang.rules.log_lines import found_in, not_outlived, sure_beside
 
-
 _VERSION = lazy_pattern(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 _OF_A_CAPTURE = lazy_pattern(r"capture|cuda_?graph", re.IGNORECASE)
 _OF_NCCL = lazy_pattern(r"DistBackendError|NCCL error|nccl\w*Error")
@@ -123,3 +122,23 @@ def _dotted(code: str) -> str:
     number = int(code)
     base = 10_000 if number >= 10_000 else 1_000
     return f"{number // base}.{number % base // 100}.{number % 100}"
+
+
+_NEAR_FRAMES = 40
+
+
+@rule("arithmetic-in-library")
+def arithmetic_in_library(s: Situation) -> Found | None:
+    """The signal, with the native frame beside it that is of a library of the device's vendor."""
+    signals = [e for e in s.events.of("python.fatal", "ending.fatal_signal", "ending.fpe") if _is_arithmetic(e)]
+    frames = s.events.of("native.in_library")
+    near = [f for f in frames if any(abs(f.order - e.order) <= _NEAR_FRAMES for e in signals)]
+    if not near or (s.watchdogs.first is not None and s.watchdogs.first.order < signals[0].order):
+        return None
+    name = near[0]["symbol"] or near[0]["in_ucx"] or near[0]["library"]
+    return found_in(s, [*signals[:2], *near[:2]], 0.75, words={"library": name[:60]})
+
+
+def _is_arithmetic(event: LogEvent) -> bool:
+    said = " ".join(event[n] for n in ("what", "name", "signal", "caught", "shell"))
+    return event.kind == "ending.fpe" or "loating point exception" in said or said.split()[:1] == ["8"]
