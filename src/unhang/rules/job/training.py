@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze import by_kind
 from unhang.analyze.lines.log_progress import slow_starts, slower, starved
+from unhang.analyze.lines.measured import mostly_in_collectives, unlike_paces
 from unhang.analyze.lines.own_lines import empty_epochs, same_evaluations
 from unhang.analyze.lines.training import (
     always_skipped,
@@ -145,6 +146,14 @@ def slow_steps(s: Situation) -> Found | None:
         say, cause = ("forced", "misconfigured-env") if over.setting else ("sockets", "")
         events = (over.why, over.way, over.told)
         return found_in(s, events, 0.75, (), words=words, say=say, cause=cause, fixes=("network",))
+    if profile := mostly_in_collectives(s):
+        words = {"calls": f"{profile.in_calls_s:.3g}", "all": f"{profile.of_s:.3g}"}
+        return Found(
+            0.75, (), [w.log_line("log", x) for x in profile.rows], words, "calls", ("less to send", "no-timeout")
+        )
+    if paces := unlike_paces(s):
+        words = {"slow": f"{paces.slow_s:.3g}", "quick": f"{paces.quick_s:.3g}"}
+        return found_in(s, paces.events, 0.75, (), words=words, say="runs", fixes=("between runs", "no-timeout"))
     if last := slower(s.events):
         words = {"before": f"{last.before_s:.3g}", "after": f"{last.after_s:.3g}"}
         return found_in(s, last.events, 0.75, (), words=words, say="slower", fixes=("look", "no-timeout"))
