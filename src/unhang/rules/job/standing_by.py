@@ -31,7 +31,7 @@ def left_shared_memory(s: Situation) -> Found | None:
     where = next((d for d in stands if any(_SHARED.search(f.file) for f in d.frames[:_DEPTH])), None)
     if where is None or not _began_anew(s, left[-1], _order(s, where)):
         return None
-    words = {"count": left[0]["count"], "at": w.at(where.frames[0]), "place": w.spot(where.frames[0])}
+    words = {"count": left[0]["count"], "place": w.spot(where.frames[0])}
     return Found(0.75, (), (*quote(left[:1]), w.stack_of(where)), words, location=where.caller)
 
 
