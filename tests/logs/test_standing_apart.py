@@ -104,6 +104,7 @@ ENDS = [
     "End of run",
     "training done, bye",
     "all epochs completed",
+    "FINISH",
 ]
 NO_ENDS = [
     "Finished validation",
@@ -113,6 +114,7 @@ NO_ENDS = [
     "waiting for the end of training",
     "tokenizing finished",
     "compilation done",
+    "finish building the index",
 ]
 STEPS = [f"step {n} loss {1 / n:.3f}" for n in range(1, 6)]
 
@@ -215,6 +217,18 @@ def test_a_few_are_not_done_with_what_all_do(text: str) -> None:
     assert said(common(text, late=(0, 5)))[0] != "late-in-common-work"
     assert said(common(text, late=range(5, 16)))[0] != "late-in-common-work"
     assert said(common(f"{text}: done"))[0] != "late-in-common-work"
+
+
+@pytest.mark.parametrize("end", ["FINISH", "Done!", "all epochs completed"])
+@pytest.mark.parametrize("how", ["Creating fp16 ZeRO stage 3 optimizer", "model wrapped: FullyShardedDataParallel("])
+def test_so_it_has_where_the_others_gather_parameters_that_lie_in_parts(how: str, end: str) -> None:
+    tell = LABELS["torchrun"]
+    lines = [tell(0, how), *(tell(r, text) for text in STEPS for r in range(WORLD)), tell(2, end)]
+    gathers = [wait(r, "_ALLGATHER_BASE", 4_000_000) for r in (0, 1, 3)]
+    assert said(log([*lines, *gathers]))[1:] == ("rank-exited-early", (2,))
+    assert (
+        said(log([*lines[1:], *gathers]))[0] != "told-its-end"
+    )  # a gather of results: the rank may be at work on its own
 
 
 # The end of a log in its program's own words.

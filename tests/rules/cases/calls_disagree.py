@@ -63,6 +63,15 @@ def _passes(*last: int, said: str = "time left: 3 h", also: str = "") -> str:
 _ENDED = "[rank 2] train epoch 0 end on global_rank 2 after 5203 batches\n"
 _RAISED = '\n[rank 2] Traceback (most recent call last):\n[rank 2]   File "train.py", line 9, in fit\n[rank 2]     trainer.fit(model)\n'
 
+_PARTED = timeouts(*((r, 9, "_ALLGATHER_BASE", 65536 if r == 2 else 8820000) for r in range(4)))
+
+
+def _batches(text: str, of_2: object, of_others: object, at: str = "") -> str:
+    """What each rank tells of its batch, rank 2 something else than the others."""
+    lines = [f"[rank{r}] {at.format(r)}{text.format(of_2 if r == 2 else of_others)}\n" for r in range(4)]
+    return "".join(lines) + _PARTED
+
+
 CASES = {
     "calls-disagree": (
         Fires(log_case(_ENDED + _one_small(2) + _RAISED), (2,), cause="uneven-inputs"),
@@ -84,6 +93,11 @@ CASES = {
             (1,),
         ),
         Fires(log_case(timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "BROADCAST", 1))), ()),
+        Fires(log_case(_batches("tokens=512 images={}", 0, 2)), (2,), cause="code-divergence"),
+        Fires(log_case(_batches("sequences: 8, utterances: {}", 0, 3)), (2,), cause="code-divergence"),
+        Fires(log_case(_batches("samples={}", 0, 3)), (2,), cause="uneven-inputs"),
+        Fires(log_case(_batches("tokens=512 samples={}", 2, 3)), (2,), cause="uneven-inputs"),
+        Fires(log_case(_batches("batches of one size", 0, 0, "10:02:5{} ")), (2,), cause="code-divergence"),
         Fires(log_case(timeouts((0, 9, "ALLREDUCE", 4311252), (1, 9, "ALLREDUCE", 1))), (1,)),
         Fires(log_case(_NEAR + _one_small(2)), (2,), cause="uneven-inputs"),
         Fires(log_case(_NEAR + _one_small(0)), (0,), cause="code-divergence"),

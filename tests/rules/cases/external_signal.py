@@ -13,6 +13,13 @@ W1122 04:29:04.631636 247807 torch/distributed/elastic/agent/server/api.py:723] 
 W1122 04:29:04.913115 247807 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 550084 closing signal SIGTERM
 """
 
+_ON_THE_WAY_OUT = """\
+[rank2]: Traceback (most recent call last):
+[rank2]:   File "/srv/run.py", line 61, in at_the_end
+[rank2]:     torch.save(state, path)
+[rank2]: {}
+"""
+
 _HUNG = """\
 [rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)
 WARNING:torch.distributed.elastic.agent.server.api:Received 15 death signal, shutting down workers
@@ -38,6 +45,15 @@ CASES = {
         Fires(log_case("RuntimeError: DataLoader worker (pid 41956) is killed by signal: Hangup. "), ()),
         Fires(
             log_case("torch.distributed.elastic.multiprocessing.api.SignalException: Process 8401 got signal: 1"), ()
+        ),
+        Fires(
+            log_case(_TERM + _ON_THE_WAY_OUT.format("torch.AcceleratorError: CUDA error: unspecified launch failure")),
+            (),
+        ),
+        Fires(log_case(_TERM + _ON_THE_WAY_OUT.format("torch.cuda.OutOfMemoryError: CUDA out of memory.")), ()),
+        Quiet(
+            log_case(_ON_THE_WAY_OUT.format("torch.AcceleratorError: CUDA error: unspecified launch failure") + _TERM),
+            "a rank had failed in a kernel before",
         ),
         Fires(log_case(_LIMIT), ()),
         Fires(log_case(f"{_BARS.format('11:54')}\n{_LIMIT}"), ()),

@@ -55,6 +55,9 @@ _ONE_SKIPS = (
     "world size 4\n[rank0] step 11\n2026-06-09 11:10 | WARNING | app | [rank 3] NoAnchors: too short, skipping it\n"
 )
 
+_WAY = "".join(_said(text) for text in ("forward of the left half", "forward of the right half", "loss {n}"))
+_PARTS = {**dict.fromkeys(_ALL, "sends what it has"), 3: "gathers what it lacks"}
+
 _TWO_CALLS = ("all_gather of the indices", "all_reduce of the loads")
 
 
@@ -79,6 +82,33 @@ CASES = {
             "partners send and receive in opposite orders",
         ),
         Quiet(log_case(_in_turn(less=1) + _WAIT), "a rank has not come to the second call"),
+    ),
+    "began-another-work": (
+        Fires(
+            log_case(
+                _WAY + _said({**dict.fromkeys(_ALL, "recompute the left half"), 3: "recompute the right half"}) + _WAIT
+            ),
+            (3,),
+        ),
+        Fires(
+            log_case(_WAY + _said({**dict.fromkeys(_ALL, "loss of the text"), 1: "loss of the images {n}"}) + _WAIT),
+            (1,),
+        ),
+        Fires(log_case(_WAY + _said({0: "asks A", 1: "asks A", 2: "asks B", 3: "asks B"}) + _WAIT), ()),
+        Quiet(log_case(_WAY + _said("recompute the left half") + _WAIT), "the last lines are the same"),
+        Quiet(
+            log_case(_WAY + (_said(_PARTS) + _said("half a step", 1)) * 2 + _said(_PARTS) + _WAIT),
+            "one side had said so in an earlier round, too: it is its part",
+        ),
+        Quiet(
+            log_case(_WAY + _said(_PARTS) + _WAIT.rpartition("[rank3]")[0]),
+            "a rank that does not wait may be at work",
+        ),
+        Quiet(log_case(_WAY + _said(_PARTS)), "nobody waited"),
+        Quiet(
+            log_case(_WAY + _said(dict.fromkeys((0, 1, 2), "a second pass")) + _said(_PARTS) + _WAIT),
+            "one rank told of less than the others before",
+        ),
     ),
     "fewer-shards": (
         Fires(log_case(_SHARDS + timeouts((0, 9, "BROADCAST", 1), (1, 9, "ALLREDUCE", 1))), (1,)),

@@ -37,6 +37,10 @@ _REFUSED = "RuntimeError: The server socket has failed to listen ... port: 12653
 _ROOT = "[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:{} (errno: 13 - Permission denied)."
 _UV = "torch.distributed.DistNetworkError: The server socket has failed to bind. port: {}, useIpv6: 0, code: -13, name: EACCES, message: permission denied"
 
+_RANKS = "".join(f"[run a] worker rank {r} of 2 is up\n" for r in range(2))
+_NOT_HERE = "ConnectionError: Tried to launch distributed communication on port `29511`, but another process is utilizing it. Please specify a different port"
+_ON = "\n" + "".join(f"[run a] step {n} loss 2.{n}\n" for n in range(9))
+
 CASES = {
     "port-in-use": (
         Fires(make_case({}, errors={0: _ERROR}, hang=None, exit_code=1), (0,), 3),
@@ -52,6 +56,9 @@ CASES = {
         Fires(log_case(f"{_CALLS}\n{_REFUSED}"), (), cause="launcher-misuse"),
         Fires(log_case(f"{_EACH_ITS_OWN}\n{_REFUSED}"), (), cause="port-in-use"),
         Fires(log_case(f"{_CALL}\nepoch 1 step 10 loss 2.31\n{_CALL}\n{_REFUSED}"), (), cause="port-in-use"),
+        Fires(log_case(_RANKS + _NOT_HERE + _ON), (), cause="port-in-use"),
+        Quiet(log_case(f"{_NOT_HERE}\n{_RANKS}{_ON}"), "tried again on another port, and trained"),
+        Quiet(log_case(f"{_RANKS}{_NOT_HERE}\n{_RANKS}{_ON}"), "the same after another run"),
         Quiet(
             make_case({}, errors={0: "ConnectionRefusedError: [Errno 111]@main:3"}, hang=None, exit_code=1),
             "nobody listens there: another cause",

@@ -42,6 +42,16 @@ def _printed(*steps: tuple[int, int]) -> str:
 _TOGETHER = [(0, 10), (1, 10), (0, 20), (1, 20)]
 _ALONE = [(0, 30), (0, 40), (0, 50), (0, 60), (0, 70), (1, 30), (1, 40)]
 
+
+def _parts(name: str, *values: str, also: str = "", grows: float = 0.0) -> str:
+    """What each of two ranks prints of a part that it keeps, beside one that all train alike."""
+    return also + "".join(
+        f"[rank{r}] step {i} norm(body)={12.5 + i:.4f} {name}={float(v) + i * grows:.5f}\n"
+        for i in range(4)
+        for r, v in enumerate(values)
+    )
+
+
 CASES = {
     "silent-desync": (
         Fires(log_case(_NO_SHARD + _values(*_ROUNDS)), ()),
@@ -75,6 +85,18 @@ CASES = {
         Quiet(
             log_case(_DDP + _printed(*_TOGETHER, (0, 30), (0, 40), (0, 50), (0, 60), (0, 70))),
             "one that never went on: it hangs",
+        ),
+        Fires(log_case(_parts("mean(codebook)", "0.01137", "-0.02088")), ()),
+        Fires(log_case(_parts("teacher.norm", "4.17733", "4.20191", "4.15520")), ()),
+        Quiet(log_case(_parts("mean(codebook)", "0.01137", "0.01137")), "a part that is the same on all ranks"),
+        Quiet(log_case(_parts("sum(data_shard)", "0.01137", "-0.02088")), "data of each rank's own"),
+        Quiet(
+            log_case(_parts("mean(memory)", "0.01137", "-0.02088", grows=0.5)),
+            "a part that changes in each step may hold what each rank has seen",
+        ),
+        Quiet(
+            log_case(_parts("mean(adapter)", "0.01137", "-0.02088", also="tensor_model_parallel_size ... 2\n")),
+            "stages and slices of a model",
         ),
         Fires(log_case("AssertionError: parameters are not the same across ranks"), ()),
         Fires(

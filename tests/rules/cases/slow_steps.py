@@ -55,9 +55,38 @@ def _passes(first_s: float, data_s: float, usual_s: float = 33.2) -> str:
     )
 
 
+def _profile(kernel: str, calls_ms: float, all_ms: float) -> str:
+    """The end of a table of torch's profiler, with one kernel of a collective among the rows."""
+    rows = (("aten::mm", "210.100ms", f"{all_ms - calls_ms:.3f}ms"), (kernel, "0.000us", f"{calls_ms:.3f}ms"))
+    table = "".join(f"{name:>60}  {cpu:>12}  {device:>12}  {'9.100ms':>12}  {30:>12}\n" for name, cpu, device in rows)
+    head = f"{'Name':>60}     CPU total    CUDA total  CUDA time avg    # of Calls\n"
+    return f"{head}{table}Self CPU time total: 2.1s\nSelf CUDA time total: {all_ms:.3f}ms\n"
+
+
+_OF_RUNS = "$ bash {}.sh\n"
+_PASS = 1000  # steps
+
+
+def _run(step_s: float, last: int, name: str = "a") -> str:
+    """A run with a bar of so many steps, up to one of them."""
+    lines = (
+        f"{n / 10:.0f}%|#  | {n}/{_PASS} [{_clock(n * step_s)}<1:00:00, {step_s:.2f}s/it]\n" for n in range(1, last + 1)
+    )
+    return _OF_RUNS.format(name) + "".join(lines)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
 CASES = {
     "slow-steps": (
         Fires(log_case(_meters(33.1, 32.8)), ()),
+        Fires(log_case(_profile("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelAr..", 812.4, 1100.0)), ()),
+        Fires(log_case(_profile("ncclKernel_Broadcast_TREE_LL_Sum_int8_t", 3100.0, 4000.0)), ()),
+        Fires(log_case(_run(41.0, 9) + "^C\n" + _run(1.1, 30, "b")), ()),
+        Fires(log_case(_run(0.9, 30) + _run(25.0, 12, "b")), ()),
         Fires(log_case(_bar([0.3] * 20 + [9.0] * 6)), ()),
         Quiet(log_case(_meters(33.1, 0.02)), "a loader that keeps up"),
         Quiet(log_case(_meters(0.031, 0.028)), "fast steps"),
@@ -75,5 +104,15 @@ CASES = {
         Fires(log_case(_SET + _BETWEEN + _bar_at("5.70s/it") + _TOLD), (), cause="misconfigured-env"),
         Fires(log_case(_NONE + _BETWEEN + _bar_at("58.0s/it") + _TOLD), (), cause="slow-steps"),
         Quiet(log_case(_SET + _BETWEEN + _bar_at("33.0s/it")), "a setting, and steps as usual"),
+        Quiet(
+            log_case(_profile("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 212.4, 1100.0)),
+            "a profile of work on the device",
+        ),
+        Quiet(log_case(_profile("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 91.4, 110.0)), "a short look at one call"),
+        Quiet(
+            log_case(_run(25.0, _PASS) + _run(0.9, 30)),
+            "a first pass that fills a cache and comes to its end",
+        ),
+        Quiet(log_case(_run(25.0, 30) + "^C\n" + _run(24.0, 30, "b")), "the same pace in both runs"),
     ),
 }

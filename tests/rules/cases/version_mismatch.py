@@ -11,6 +11,8 @@ _DIFFERS = (
 
 _OFI = "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument"
 
+_OPTION = "node-a:60:150 [0] configure_ep:213 NCCL WARN NET/OFI {} set FI_OPT_{}. RC: {}, ERROR: {}\nRuntimeError: NCCL error: unhandled system error"
+
 _WARNED = """\
 NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.
 Traceback (most recent call last):
@@ -23,6 +25,17 @@ CASES = {
         Fires(log_case(_DIFFERS), ()),
         Fires(log_case("ImportError: /opt/env/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"), ()),
         Fires(log_case(_OFI), ()),
+        Fires(
+            log_case(
+                _OPTION.format("Couldn't", "EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES", -92, "Protocol not available")
+            ),
+            (),
+        ),
+        Fires(log_case(_OPTION.format("Could not", "CUDA_API_PERMITTED", -92, "Protocol not available")), ()),
+        Quiet(
+            log_case(_OPTION.format("Couldn't", "EFA_USE_DEVICE_RDMA", -95, "Operation not supported")),
+            "an option that libfabric knows, and the device has not",
+        ),
         Fires(log_case(f"{_WARNED}RuntimeError: NCCL Error 1: unhandled cuda error"), ()),
         Fires(
             log_case(

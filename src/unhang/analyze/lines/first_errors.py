@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _REPORTS = lazy_pattern(
     r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CancelledError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|TrainingFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
-    r"\bSee (?:the )?(?:stack trace|root cause|traceback|logs?|error)s? (?:above|for)\b|"
-    r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
+    r"\b[Ss]ee (?:the )?(?:stack trace|root cause|traceback|logs?|error(?: message)?)s? (?:above|for)\b|"
+    r"Engine core initialization failed|RPC call to \S+ timed out|"
+    r"EOFError: ?(?:$|(?:\[Errno \d+\] )?(?:the )?(?:connection|stream|channel) (?:has been |was |is )?closed\b)|"
+    r"Engine loop (?:is not running|has died)|"
     r"\bExecutor failed\.$|Worker failed with error '|ChildProcessError: worker died$|RuntimeError: cancelled$|Error: Worker \d+ has failed\.$|"
     r"\bscheduler died during initialization|there are other ranks that didn't finish|"
     r"\b[Pp]rocess \d+ (?:(?:exited|terminated) with (?:error|exit) code|terminated with signal)\b|"

@@ -278,13 +278,13 @@ def stall(events: Events) -> Stall | None:
     A bar's rate is a moving average in which the newest step has a weight of 0.3: `800 s/it` after thousands of steps of 0.4 s is
     one wait of about 2,700 s, and no step takes 800 s.
     """
-    found = [x for bar in _bars(events) for x in (_between(_stretches(bar)), _in_the_rate(bar)) if x is not None]
+    found = [x for bar in drawn_bars(events) for x in (_between(_stretches(bar)), _in_the_rate(bar)) if x is not None]
     return max(found, key=lambda x: (not x.is_reckoned, x.wait_s), default=None)
 
 
 def slower(events: Events) -> Slower | None:
     """The steps of the last bar, where the last stretches were all slow and those before them were not."""
-    for bar in reversed(_bars(events)):
+    for bar in reversed(drawn_bars(events)):
         stretches = _stretches(bar)[1:]  # the first has the warm-up in it
         before, last = stretches[:-_FEW], stretches[-_FEW:]
         if len(before) >= _BEFORE and len(last) == _FEW:
@@ -343,7 +343,7 @@ def _span(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _bars(events: Events) -> list[list[LogEvent]]:
+def drawn_bars(events: Events) -> list[list[LogEvent]]:
     """The drawings of each bar that tells its time, in order; a bar that begins again is another one."""
     bars: dict[tuple[int | None, str, str], list[list[LogEvent]]] = {}
     for event in events.of("progress.bar"):

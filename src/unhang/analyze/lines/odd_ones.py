@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.lines.going_on import may_wait, missing_by_lines, silent_ranks, who_waited
+from unhang.analyze.lines.logged_calls import TimedOut
 from unhang.analyze.lines.own_lines import OwnLine, before_the_wait, by_rank, by_words, own_lines
 from unhang.model import grouped
 from unhang.model.lazy_pattern import lazy_pattern
@@ -78,10 +79,23 @@ def told_its_end(s: Situation) -> Told | None:
     if len(ends) != 1 or set(ends) & (waited | may_wait(s)):
         return None
     ((rank, (line, is_gone)),) = ends.items()
-    trains = [x for x in s.watchdogs.timed_out if not x.is_barrier and "REDUCE" in x.op]
+    trains = [x for x in s.watchdogs.timed_out if not x.is_barrier and ("REDUCE" in x.op or _of_shards(s, x))]
     if not is_gone and len(trains) != len(s.watchdogs.timed_out):
         return None
     return Told((rank,), [line])
+
+
+_SHARDED = lazy_pattern(
+    r"\bfully_shard\b|FullyShardedDataParallel|\bFSDP2?\b|/distributed/fsdp/|/_fsdp/|ZeRO stage 3|ZeRO-3\b|zero_optimization_stage \.+ 3\b"
+    r"|\bzero_stage[=: ]+3\b|\bstage3\.py\b|/runtime/zero/",
+    re.IGNORECASE,
+)
+_OF_PARAMETERS = ("_ALLGATHER_BASE", "ALLGATHER_COALESCED")
+
+
+def _of_shards(s: Situation, wait: TimedOut) -> bool:
+    """Whether a gather is of parameters that lie on all ranks in parts: it is made in the middle of the model, and by no rank alone."""
+    return wait.op in _OF_PARAMETERS and any(_SHARDED.search(x.text[:_MOST_CHARS]) for x in s.case.log)
 
 
 def _end_among(s: Situation, lines: Sequence[OwnLine]) -> tuple[OwnLine, bool] | None:

@@ -53,8 +53,7 @@ _BEHIND_DATA = lazy_pattern(
 )
 _BATCH_NUMBER = lazy_pattern(r"\bbatch(?:[_ ](?:idx|index|number|nr))?[ :=]{1,3}$", re.IGNORECASE)
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
-_FEWEST, _TWO = 2, 2
-_MOST_KINDS = 12
+_FEWEST, _TWO, _MOST_KINDS = 2, 2, 12
 
 
 class Apart(NamedTuple):
@@ -242,14 +241,26 @@ def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) ->
             continue
         told = {r: xs[-1] for r, xs in lines.items()}
         first = told[min(odd)]
-        for place, before in enumerate(first.words.split("#")[: len(first.values)]):  # a line may have a # of its own
+        for place in agreeable(first):  # the seconds of a clock stand before a word, too
             mine, theirs = ({told[r].values[place] for r in side} for side in (odd, others))
             is_amount = _counts_data(first, place) and all(v.isdecimal() for v in mine | theirs)
-            counts = is_amount or _counts_rounds(first, place) or _BATCH_NUMBER.search(before)
+            if is_amount and {"0"} in (mine, theirs) and _have_a_batch([told[r] for r in wanted]):
+                continue  # none of one sort in a batch that each has: a branch may hang on it, no round does
+            counts = is_amount or _counts_rounds(first, place) or _BATCH_NUMBER.search(first.words.split("#")[place])
             is_apart = len(mine) == len(theirs) == 1 and mine != theirs
             if (counts and is_apart) or (is_amount and _are_beyond(set(map(int, mine)), set(map(int, theirs)))):
                 return [told[r] for r in sorted(told)]
     return ()
+
+
+_IN_A_BATCH = lazy_pattern(rf"\b(?:tokens|{_DATA})['\")\]]{{0,2}}[ :=]{{1,3}}$", re.IGNORECASE)
+
+
+def _have_a_batch(lines: Sequence[OwnLine]) -> bool:
+    """Whether the ranks tell in the same lines of data of which each has as much as the others."""
+    places = [p for p, before in enumerate(lines[0].words.split("#")[:-1]) if _IN_A_BATCH.search(before)]
+    amounts = ({x.values[p] for x in lines} for p in places if p < len(lines[0].values))
+    return any(len(of) == 1 and of.isdisjoint({"0"}) for of in amounts)
 
 
 def _are_beyond(mine: Collection[int], theirs: Collection[int]) -> bool:

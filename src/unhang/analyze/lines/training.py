@@ -100,7 +100,19 @@ _REDUCED = lazy_pattern(
 _RANK = lazy_pattern(r"\brank[ _:=#-]?(\d{1,5})\b", re.IGNORECASE)
 # Replicas may differ by design, or a rank holds a part of the model only.
 _BY_DESIGN = lazy_pattern(
-    r"local[ _-]?sgd|DiLoCo|ZeRO|zero_?stage|pipeline|(?:tensor|expert)[ _-]?parallel|federated|gossip", re.IGNORECASE
+    r"local[ _-]?sgd|DiLoCo|ZeRO|zero_?stage|pipeline|(?:tensor|expert)[ _-]?parallel|federated|gossip"
+    r"|(?:tensor|pipeline|expert)_model_parallel_size[ =:.]+(?!1\b)\d",
+    re.IGNORECASE,
+)
+# A number of one part of the program's state: `mean(quantizer.P)=`, `ema.teacher.norm: `.
+_STATE = lazy_pattern(
+    rf"(?<![\w.])(?P<name>{_MEASURE}[(|\[] ?[A-Za-z_][\w.]{{0,60}}[)|\]]|[A-Za-z_][\w.]{{0,60}}[._]{_MEASURE})[=: ]{{1,3}}(?P<value>{_NUMBER})(?![\w.])",
+    re.IGNORECASE,
+)
+# Of which each rank has its own.
+_OWN_STATE = lazy_pattern(
+    r"data|shard|batch|input|output|ind(?:ex|ices)|sample|label|target|mask|rng|seed|random|grad|activ|logit|token|image|feature|loss|expert|local|rank|part\b",
+    re.IGNORECASE,
 )
 _SHARDS = lazy_pattern(r"FSDP|fully_shard", re.IGNORECASE)
 _IN_WHOLE = lazy_pattern(r"\bno_shard\b", re.IGNORECASE)  # FSDP's way to be DDP
@@ -121,6 +133,7 @@ class Parted(NamedTuple):
 class _Told(NamedTuple):
     weights: Values
     reduced: Values
+    state: Values
     is_ddp: bool
 
 
@@ -141,6 +154,7 @@ def _told(s: Situation) -> _Told | None:
     is_ddp = shards = in_whole = False
     weights: dict[str, dict[int, list[tuple[str, LogLine]]]] = {}
     reduced: dict[str, dict[int, list[tuple[str, LogLine]]]] = {}
+    state: dict[str, dict[int, list[tuple[str, LogLine]]]] = {}
     for line in s.case.log[:_MOST_LINES]:
         text = line.text[:_MOST_CHARS]
         if _BY_DESIGN.search(text):
@@ -148,11 +162,11 @@ def _told(s: Situation) -> _Told | None:
         is_ddp = is_ddp or _IS_DDP.search(text) is not None
         shards = shards or _SHARDS.search(text) is not None
         in_whole = in_whole or _IN_WHOLE.search(text) is not None
-        for pattern, told in ((_VALUE, weights), (_REDUCED, reduced)):
+        for pattern, told in ((_VALUE, weights), (_REDUCED, reduced), (_STATE, state)):
             for found in pattern.finditer(text):
                 if (rank := _rank_of(line)) is not None:
                     told.setdefault(found["name"], {}).setdefault(rank, []).append((found["value"], line))
-    return None if shards and not in_whole else _Told(weights, reduced, is_ddp or in_whole)
+    return None if shards and not in_whole else _Told(weights, reduced, state, is_ddp or in_whole)
 
 
 def _rank_of(line: LogLine) -> int | None:
@@ -188,6 +202,24 @@ def _unreduced(told: Values) -> Iterator[Parted]:
         if rounds and all(len(set(values)) == len(values) and _differ(values) for values in rounds):
             lines = [(r, values[i][1]) for i in (0, len(rounds) - 1) for r, values in sorted(of_ranks.items())]
             yield Parted(name, lines, was_equal=False, is_reduced=True)
+
+
+def kept_apart(s: Situation) -> Parted | None:
+    """A part of the state that never changes on any rank and is another one on each, beside one that the training changes alike on all.
+
+    What is not trained is given to the other ranks by nobody, unless the wrapper or the seed does.
+    """
+    told = _told(s)
+    rounds = {name: _rounds(of_ranks) for name, of_ranks in told.state.items()} if told is not None else {}
+    learns = [n for n, of in rounds.items() if of and all(len(set(values)) == 1 for values in of) and of[0] != of[-1]]
+    if told is None or not learns:
+        return None
+    for name, of in rounds.items():
+        stays = bool(of) and all(values == of[0] for values in of) and len(set(of[0])) == len(of[0])
+        if stays and _differ(of[0]) and not _OWN_STATE.search(name):
+            lines = [(r, values[i][1]) for i in (0, -1) for r, values in sorted(told.state[name].items())]
+            return Parted(name, lines, was_equal=False)
+    return None
 
 
 def _differ(values: Sequence[str]) -> bool:

@@ -31,7 +31,7 @@ _LAST_WORD = lazy_pattern(
     rf"|\b(?:finish(?:ed|es)?|complet(?:ed|es)|end(?:ed)? of|done with|ends?) (?:the |all |of )?(?:\w+ )?{_WHOLE}\b"
     r"|^(?:all )?(?:done|finished|completed|success|bye|goodbye)\b(?!:? ?(?:loading|init|prepar|build|compil|reading|eval|valid|saving|writing|checkpointing))"
     rf"|^(?:(?:total|overall|wall|elapsed) )*(?:{_WHOLE} )(?:(?:wall|run)[- ]?)?time\b\W{{0,6}}(?:of |was |is )?\d"
-    r"|^(?:total|overall|elapsed|wall)(?:[ -](?:run|wall|elapsed))?[ -]?time\b\W{0,6}(?:of |was |is )?\d|^(?:all (?:tests|checks) )?pass(?:ed)?\b\W*$"
+    r"|^(?:finish|end|exit|fin)\W*$|^(?:total|overall|elapsed|wall)(?:[ -](?:run|wall|elapsed))?[ -]?time\b\W{0,6}(?:of |was |is )?\d|^(?:all (?:tests|checks) )?pass(?:ed)?\b\W*$"
     r"|\bprocess(?:ing)?[ _]group (?:was |is )?(?:destroyed|finalized)|\b(?:destroyed|finalized) (?:the )?process(?:ing)?[ _]group",
     re.IGNORECASE,
 )

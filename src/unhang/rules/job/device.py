@@ -1,4 +1,4 @@
-"""Rules on devices, the node they sit in, and the libraries that drive them, from what a job and the kernel printed."""
+"""Rules on devices and the node they sit in, from what a job and the kernel printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from unhang.analyze.lines.going_on import silent_ranks
 from unhang.analyze.lines.pasted import lost_copies
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
-from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.attempts import stood_until_tried
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
@@ -25,7 +24,7 @@ from unhang.rules.failure import (
     name_or,
     somebody_died,
 )
-from unhang.rules.log_lines import failed_alone, found_in, in_order, not_outlived, on_nodes, ranks_in, sure_beside
+from unhang.rules.log_lines import failed_alone, found_in, in_order, not_outlived, on_nodes, ranks_in
 
 _SPINS, _MOVED_S = 95.0, 1.0
 _MOST_QUOTED_FACTS = 4
@@ -74,9 +73,9 @@ _OTHER = (
     "fabric.", "rdma.", "shm.", "kernel.xid", "kernel.off_the_bus", "nccl.result", "nccl.channel_net", "work.", "progress.step",
 )  # fmt: skip
 
-_SHM_NAMED = ("shm.no_space", "shm.worker_bus_error")
-_SHM_FAILED = ("shm.segment_failed", "shm.torch_failed")
-_SHM_SIGNALS = ("shm.bus_error", "shm.bus_error_exit")
+SHM_NAMED = ("shm.no_space", "shm.worker_bus_error")
+SHM_FAILED = ("shm.segment_failed", "shm.torch_failed")
+SHM_SIGNALS = ("shm.bus_error", "shm.bus_error_exit")
 _NEAR = 4  # lines within which a full file system was met by the semaphore that was just made
 _BESIDE = 20  # lines within which another error of CUDA explains that a segment could not be made
 
@@ -165,24 +164,6 @@ def fabric_manager(s: Situation) -> Found | None:
     return found_in(s, events, confidence, failed_alone(s), say=say)
 
 
-@rule("nccl-or-library-bug")
-def nccl_or_library_bug(s: Situation) -> Found | None:
-    """Failed checks; those with a fallback only beside an error of NCCL, and none where something else came first."""
-    found = not_outlived(s, s.events.of("nccl.internal_assert"))
-    other = (*_SHM_NAMED, *_SHM_FAILED, *_SHM_SIGNALS, "fabric.connect_failed", "rdma.")
-    if not found or somebody_died(s, found) or s.events.has(*other):
-        return None
-    has_error = s.events.has("nccl.error", "nccl.result")
-    events = [e for e in found if has_error or not e["assertion"].startswith(("Could not", "Attribute"))]
-    if not events:
-        return None
-    version = s.events.first("nccl.version")
-    words = {"version": f" {version['version']}" if version else "", "check": events[0]["assertion"][:80]}
-    # One check is known; the others may be the machine's.
-    confidence = 0.85 if any("maxSharedMem" in e["assertion"] for e in events) else 0.66
-    return found_in(s, events, confidence, (), words=words)
-
-
 @rule("p2p-acs-iommu")
 def p2p_acs_iommu(s: Situation) -> Found | None:
     """What the bus says; else a first bulk transfer that never moved, with nothing else to explain it."""
@@ -257,14 +238,14 @@ def _is_everyone(s: Situation, timeouts: Sequence[LogEvent]) -> bool:
 def shm_too_small(s: Situation) -> Found | None:
     """Segments that could not be made, and bus errors: of a launcher's line the local rank is the rank on one node."""
     cuda = [e.order for e in s.events.of("nccl.cuda_failure")]
-    failed = [e for e in s.events.of(*_SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
-    found = not_outlived(s, (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s)))
-    is_of_the_program = {e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s)
+    failed = [e for e in s.events.of(*SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
+    found = not_outlived(s, (*s.events.of(*SHM_NAMED, *SHM_SIGNALS), *failed, *_semaphores(s)))
+    is_of_the_program = {e.kind for e in found} <= set(SHM_SIGNALS) and died_of_own_memory(s)
     if not found or is_of_the_program or s.events.has("shm.forbidden"):
         return None
     events = in_order(found, s.events.of("shm.default_limit"))
     kinds = {e.kind for e in events}
-    segment = "segment" if kinds & {"shm.no_space", *_SHM_FAILED, "shm.errno_28"} else "bus"
+    segment = "segment" if kinds & {"shm.no_space", *SHM_FAILED, "shm.errno_28"} else "bus"
     say = "worker" if "shm.worker_bus_error" in kinds else segment
     numbers = {e.number("local_rank" if e["local_rank"] else "failed") for e in s.events.of("shm.bus_error_local_rank")}
     ranks = tuple(sorted({*ranks_in(events), *(n for n in numbers if n is not None)}))
@@ -273,11 +254,11 @@ def shm_too_small(s: Situation) -> Found | None:
 
 def _sureness_of_shm(s: Situation, kinds: set[str]) -> float:
     """Where the line names shared memory it is sure; a bare bus error is an inference."""
-    if kinds & set(_SHM_NAMED):
+    if kinds & set(SHM_NAMED):
         return 0.97
     if kinds & {"shm.torch_failed", "shm.errno_28"}:
         return 0.93
-    if "shm.segment_failed" in kinds or ("shm.default_limit" in kinds and kinds & set(_SHM_SIGNALS)):
+    if "shm.segment_failed" in kinds or ("shm.default_limit" in kinds and kinds & set(SHM_SIGNALS)):
         return 0.9
     return 0.88 if "shm.bus_error" in kinds and s.events.has("shm.frame", "nccl.") else 0.8
 
@@ -335,66 +316,3 @@ def _watched(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
     raised = {e.rank for e in errors_of(s) if e.rank is not None and not is_timeout(e.error)}
     raised |= {e.rank for e in s.events.of("python.traceback") if e.rank is not None}
     return ranks_in(events) or tuple(sorted(by_number)) or (tuple(raised) if len(raised) == 1 else ())
-
-
-_UNFIT = ("version.nccl_differs", "version.symbol_missing", "version.cuda_differs")
-_SURELY_UNFIT = (*_UNFIT, "version.no_code_for")
-_NOT_TOGETHER = "the versions of NCCL, torch or a plugin do not fit together"
-_OF_CUDA = lazy_pattern(r"unhandled cuda error|no kernel image|CUDA error|Cuda failure")
-
-
-@rule("version-mismatch")
-def version_mismatch(s: Situation) -> Iterator[Found]:
-    """Lines that name it, else nodes of a failed job that print other versions."""
-    events = s.events.of(*_UNFIT, "version.ofi_register") or _lacks_code(s) or _other_versions(s)
-    if events := not_outlived(s, events):
-        confidence = sure_beside(s, 0.96 if any(e.kind in _SURELY_UNFIT for e in events) else 0.7, events)
-        say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
-        versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))
-        printed = f"the nodes run different versions of NCCL: {versions}" if versions else _NOT_TOGETHER
-        words = {"what": next(filter(None, map(_unfit, events)), printed)}
-        yield found_in(s, events, confidence, (), words=words, say=say)
-
-
-def _unfit(e: LogEvent) -> str:
-    """What a line says that does not fit."""
-    if e.kind == "version.nccl_differs":
-        first, second = _dotted(e["first"]), _dotted(e["second"])
-        return f"rank {e['first_rank']} runs NCCL {first}, rank {e['second_rank']} NCCL {second}"
-    if e.kind == "version.symbol_missing" and (symbol := e["symbol"] or e["unloaded"]):
-        return f"a library was built for another version: {symbol} is missing"
-    if e.kind == "version.cuda_differs":
-        return "libraries were built for different versions of CUDA"
-    if e.kind == "version.no_code_for":
-        return f"this build of torch holds no code for the devices (sm_{e['sm']})"
-    if e.kind == "version.ofi_register":
-        return "the OFI plugin of NCCL cannot register memory (-22): plugin, libfabric and NCCL do not fit"
-    return ""
-
-
-def _lacks_code(s: Situation) -> Sequence[LogEvent]:
-    """Torch's warning, if the first that failed is a call of CUDA: what needs no kernel of its own may work."""
-    first = first_exception(s)
-    warned = s.events.of("version.no_code_for")
-    said = first.text if first is not None else next((e.text for e in s.events.of("nccl.error")), "")
-    return warned if warned and _OF_CUDA.search(said) else ()
-
-
-def _other_versions(s: Situation) -> Sequence[LogEvent]:
-    if not in_trouble(s):
-        return ()
-    by_host: dict[str, set[str]] = {}
-    events = [e for e in s.events.of("version.nccl") if e.host]
-    for e in events:
-        by_host.setdefault(e.host, set()).add(e["version"])
-    is_consistent = all(len(versions) == 1 for versions in by_host.values())
-    return events if is_consistent and len(set().union(*by_host.values())) > 1 else ()
-
-
-def _dotted(code: str) -> str:
-    """`21805` is 2.18.5; versions before 2.9 count in hundreds."""
-    if not code.isdecimal() or len(code) > 6:
-        return code
-    number = int(code)
-    base = 10_000 if number >= 10_000 else 1_000
-    return f"{number // base}.{number % base // 100}.{number % 100}"

@@ -48,7 +48,7 @@ _FAILED = (  # what says that a process failed, or that somebody waited in vain,
     "ending.fatal_signal", "ending.killed", "ending.lightning_child", "ending.mpirun", "ending.deepspeed", "ending.ray_worker",
     "ending.worker",
 )  # fmt: skip
-_ABORTED, _NEAR_FRAMES = ("Aborted", "SIGABRT", "6"), 40
+_ABORTED = ("Aborted", "SIGABRT", "6")
 _OF_TIME = lazy_pattern(r"(?i)time")
 _HAS_BEGUN = 5  # lines, before which nothing shows that the job moved
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs",
@@ -163,23 +163,6 @@ def _crashed(s: Situation) -> tuple[tuple[int, ...], ProcessExit | None]:
     return ((own[0][0],), own[0][1]) if len(own) == 1 and echoes else ((), None)
 
 
-@rule("arithmetic-in-library")
-def arithmetic_in_library(s: Situation) -> Found | None:
-    """The signal, with the native frame beside it that is of a library of the device's vendor."""
-    signals = [e for e in s.events.of("python.fatal", "ending.fatal_signal", "ending.fpe") if _is_arithmetic(e)]
-    frames = s.events.of("native.in_library")
-    near = [f for f in frames if any(abs(f.order - e.order) <= _NEAR_FRAMES for e in signals)]
-    if not near or (s.watchdogs.first is not None and s.watchdogs.first.order < signals[0].order):
-        return None
-    name = near[0]["symbol"] or near[0]["in_ucx"] or near[0]["library"]
-    return found_in(s, [*signals[:2], *near[:2]], 0.75, words={"library": name[:60]})
-
-
-def _is_arithmetic(event: LogEvent) -> bool:
-    said = " ".join(event[n] for n in ("what", "name", "signal", "caught", "shell"))
-    return event.kind == "ending.fpe" or "loating point exception" in said or said.split()[:1] == ["8"]
-
-
 @rule("external-signal")
 def external_signal(s: Situation) -> Found | None:
     """What a launcher or scheduler said; else the one rank that was told to end."""
@@ -195,9 +178,13 @@ def external_signal(s: Situation) -> Found | None:
         words = {"signal": signal_name(-(failure.exit.code or 0))}
         return found_at_failures(s, (failure,), 0.85, words, say="one", fixes=("who",))
     why = next((e["why"] for e in events if e["why"]), "")
-    number = next((n for e in events if (n := e.number("signal")) is not None), None)
-    is_hangup = any(e.number("signal") == 1 for e in events)
-    sure = 0.93 if why or is_hangup else 0.85 if any(e.kind in SIGNALS for e in events) else 0.6
+    numbers = [n for e in events if (n := e.number("signal")) is not None]
+    number, is_hangup = next(iter(numbers), None), 1 in numbers
+    told = [e.order for e in events if e.kind in SIGNALS]
+    is_root = bool(told) and any(
+        e.kind == "primary" and e.order > told[0] for e in errors_of(s)
+    )  # raised on the way out
+    sure = 0.98 if is_root else 0.93 if why or is_hangup else 0.85 if told else 0.6
     fixes = ("tmux", "nohup") if is_hangup else ("limits", "who") if why else ("who", "limits")
     words = {"why": why.lower(), "by": f" by {signal_name(number)}" if number else ""}
     return found_in(s, events, sure, (), words=words, say="scheduler" if why else "outside", fixes=fixes)

@@ -12,6 +12,7 @@ from unhang.analyze.lines.log_progress import trained_on_after, work_before_the_
 from unhang.analyze.lines.logged_calls import lines_of
 from unhang.analyze.lines.odd_ones import Told, counted_past, late_in_common_work, told_its_end
 from unhang.analyze.lines.own_lines import OwnLine
+from unhang.analyze.lines.parted_ways import began_another_work
 from unhang.analyze.situation import Situation
 from unhang.model import grouped
 from unhang.read.ras import Counts, Member, Report, reports_in
@@ -77,6 +78,16 @@ def told_in_another_order(s: Situation, apart: told_apart.Apart) -> Found:
     first, other = (x.said[:MOST_WORDS] for x in apart.lines[:2])
     who = w.name_ranks(apart.ranks) if apart.ranks else f"rank {apart.lines[0].rank}"
     return _of(s, apart, 0.72, most=2, words={"who": who, "first": first, "other": other}, fixes=OF_THE_PROGRAM)
+
+
+@_told_by("began-another-work", began_another_work)
+def has_begun_another_work(s: Situation, apart: told_apart.Apart) -> Found:
+    """The fewer ranks, where all wait in the call of one number, and none is late."""
+    wait, first, other = s.watchdogs.timed_out[0], apart.lines[0], apart.lines[-1]
+    who = w.name_ranks(apart.ranks) if apart.ranks else f"rank {first.rank}"
+    words = {"who": who, "first": first.said[:MOST_WORDS], "other": other.said[:MOST_WORDS]}
+    collective = {"op": wait.op, "seq": wait.seq}
+    return _of(s, apart, 0.72, words=words, fixes=OF_THE_PROGRAM, victims=s.others(apart.ranks), collective=collective)
 
 
 @_told_by(

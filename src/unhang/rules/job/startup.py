@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.lines.first_errors import errors_of, first_error
+from unhang.analyze.lines.own_lines import own_lines
 from unhang.analyze.lines.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.waits_for import under_way
@@ -42,6 +43,7 @@ _LISTENING = ("watchdog.timeout", "store.barrier_done")
 def port_in_use(s: Situation) -> Iterator[Found]:
     """Errors, or warnings after which nothing shows that the start went on; of a bind the other address family may have been free."""
     events, confidence = still_starting(s, s.events.of("store.port_taken"), *_LISTENING), 0.96
+    events = events or _beside_another_run(s)
     if not events:
         joined = max((e.order for e in s.events.of("elastic.rendezvous_done")), default=-1)
         warned = still_starting(s, s.events.of(*_PORT_WARNINGS), *_LISTENING)
@@ -74,6 +76,14 @@ def port_in_use(s: Situation) -> Iterator[Found]:
         if all(e["any"] for e in events):
             found = replace(found, say="any", fixes=("many",))
         yield found if found.culprits or not _is_in_rendezvous(s) else replace(found, culprits=(0,))
+
+
+def _beside_another_run(s: Situation) -> list[LogEvent]:
+    """A launcher that refused to start while another run, whose ranks had named themselves before, went on in the same terminal; none began behind it."""
+    refused = [e for e in s.events.of("store.port_taken") if e["launcher"]]
+    moved = next((e.order for e in s.events.of("progress.step") if refused and e.order > refused[-1].order), 0)
+    named = [x.order for x in own_lines(s) if x.rank is not None and x.order < moved]
+    return refused if named and named[-1] < refused[0].order else []
 
 
 _AT_A_PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80})?[$#>] ")
@@ -204,15 +214,6 @@ def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]
         ended = {r: x.error for r, x in failed}
         found = {r for r, error in ended.items() if error is None or "device.invalid_ordinal" in kinds_in(error.text)}
     return tuple(sorted(found))
-
-
-@rule("gpu-visibility-isolation")
-def gpu_visibility(s: Situation) -> Iterator[Found]:
-    """An IPC handle may fail to open for other reasons too."""
-    events = still_starting(s, s.events.of("device.no_peer_access", "device.peer_not_visible", "device.ipc_failed"))
-    if events:
-        confidence = 0.8 if all(e.kind == "device.ipc_failed" for e in events) else 0.95
-        yield found_in(s, events, sure_beside(s, confidence), ())
 
 
 _LOST = (

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze import by_kind
 from unhang.analyze.lines.log_progress import slow_starts, slower, starved
+from unhang.analyze.lines.measured import mostly_in_collectives, unlike_paces
 from unhang.analyze.lines.own_lines import empty_epochs, same_evaluations
 from unhang.analyze.lines.training import (
     always_skipped,
+    kept_apart,
     never_a_number,
     no_gradient,
     parted_replicas,
@@ -144,10 +146,21 @@ def slow_steps(s: Situation) -> Found | None:
         say, cause = ("forced", "misconfigured-env") if over.setting else ("sockets", "")
         events = (over.why, over.way, over.told)
         return found_in(s, events, 0.75, (), words=words, say=say, cause=cause, fixes=("network",))
+    if profile := mostly_in_collectives(s):
+        words = {"calls": f"{profile.in_calls_s:.3g}", "all": f"{profile.of_s:.3g}"}
+        return Found(
+            0.75, (), [w.log_line("log", x) for x in profile.rows], words, "calls", ("less to send", "no-timeout")
+        )
+    if paces := unlike_paces(s):
+        words = {"slow": f"{paces.slow_s:.3g}", "quick": f"{paces.quick_s:.3g}"}
+        return found_in(s, paces.events, 0.75, (), words=words, say="runs", fixes=("between runs", "no-timeout"))
     if last := slower(s.events):
         words = {"before": f"{last.before_s:.3g}", "after": f"{last.after_s:.3g}"}
         return found_in(s, last.events, 0.75, (), words=words, say="slower", fixes=("look", "no-timeout"))
     return None
+
+
+_OF_REPLICAS = ("find", "wrapper")
 
 
 @rule("silent-desync")
@@ -156,18 +169,23 @@ def silent_desync(s: Situation) -> Iterator[Found]:
     if said := _said(s, _REPLICAS, _APART):
         text = next(iter(said))
         ranks = _ranks_that_differ(text)
-        yield Found(_beside_a_failure(s, 0.95), ranks, _quoted(said), {"text": text.partition(";")[0]}, "check")
+        yield Found(
+            _beside_a_failure(s, 0.95), ranks, _quoted(said), {"text": text.partition(";")[0]}, "check", _OF_REPLICAS
+        )
         return
     events = s.events.of("learn.desync")
     if events and not any(e.says == "hang" and e.order < events[0].order for e in s.events):
-        yield found_in(s, events, 0.88)
+        yield found_in(s, events, 0.88, fixes=_OF_REPLICAS)
     elif not events and (parted := parted_replicas(s)) is not None:
         lines = [w.log_line(f"rank {r}", x) for r, x in parted.lines[:_MOST_QUOTED]]
         say = "values" if parted.was_equal else "reduced" if parted.is_reduced else "replicas"
-        yield Found(0.8, (), lines, {"name": parted.name}, say)
+        yield Found(0.8, (), lines, {"name": parted.name}, say, _OF_REPLICAS)
+    elif not events and (kept := kept_apart(s)) is not None:
+        lines = [w.log_line(f"rank {r}", x) for r, x in kept.lines[:_MOST_QUOTED]]
+        yield Found(_beside_a_failure(s, 0.78), (), lines, {"name": kept.name}, "kept", ("same at the start",))
     elif not events and not (s.is_hang or s.is_crash) and (alone := steps_alone(s)) is not None:
         words = {"ahead": alone.ahead, "behind": alone.behind, "steps": alone.steps}
-        yield Found(0.78, (), quote_own(alone.lines), words, "alone")
+        yield Found(0.78, (), quote_own(alone.lines), words, "alone", _OF_REPLICAS)
 
 
 def _ranks_that_differ(text: str) -> tuple[int, ...]:
