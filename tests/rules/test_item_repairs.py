@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unhang.model import Case, Frame, RaisedError
-from unhang.rules.item_repairs import as_raised_first, of_item, of_own_size, on_another_rank
+from unhang.rules.item_repairs import as_raised_first, of_item, of_own_size, of_temporary, on_another_rank
 from unhang.rules.repairs import of_existing
 from unhang.testing import make_case
 
@@ -190,3 +190,24 @@ def test_a_folder_that_is_there_is_taken(line: str, says: str, tmp_path: Path) -
     file.write_text(f"{line}\n")
     fix = of_existing(RaisedError("FileExistsError", "[Errno 17] File exists: 'x'", 1, (Frame(str(file), 1, "main"),)))
     assert (says == fix.advice.splitlines()[1]) if fix is not None else not says
+
+
+_KEEPS = "class Keeper:\n    def keep(self, state):\n        tmp = {made}\n        write(tmp, state)\n        {moves}\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "moves", "is_told"),
+    [
+        ("self.path.with_suffix('.part')", "os.replace(tmp, self.path)", True),
+        ("f'{self.path}.part'", "tmp.rename(self.path)", True),
+        ("f'{self.path}.{os.getpid()}'", "os.replace(tmp, self.path)", False),
+        ("self.path.with_suffix(f'.{self.rank}')", "os.replace(tmp, self.path)", False),
+        ("self.path.with_suffix('.part')", "os.unlink(tmp)", False),
+    ],
+)
+def test_a_temporary_file_is_each_writers_own(made: str, moves: str, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(_KEEPS.format(made=made, moves=moves))
+    said = "[Errno 2] No such file or directory: 'a/last.part' -> 'a/last'"
+    fix = of_temporary(RaisedError("FileNotFoundError", said, 1, (Frame(str(file), 5, "keep"),)))
+    assert (fix is not None and "{os.getpid()}" in fix.advice) is is_told

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.analyze.program.source import endless_loop, frame_at, function_at, loop_around, nearest, surroundings
-from unhang.analyze.program.trees import inside, last_name, line_text, nodes_of, program_nodes, read_source
+from unhang.analyze.program.trees import calls_on, inside, last_name, line_text, nodes_of, program_nodes, read_source
 from unhang.analyze.waits import host_waits, polling
 from unhang.model import Case, Fix, Frame, RaisedError, user_frames
 from unhang.read.stack_texts import ORIGINAL, last_traceback
@@ -352,3 +352,29 @@ def _search_of_item(frames: Sequence[Frame]) -> Mapping[str, object]:
         "gives_at": w.line_at(gives.file, function.lineno), "index": (index := function.args.args[1].arg),
         "draws_item": any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id == index for n in ast.walk(loop)),
     }  # fmt: skip
+
+
+_RENAMES, _OF_ONE = (
+    ("replace", "rename", "move"),
+    re.compile(r"pid|uuid|rank|mkstemp|mkdtemp|Temporary|time|random", re.IGNORECASE),
+)
+
+
+def of_temporary(error: RaisedError) -> Fix | None:
+    """For a temporary file that several processes write and rename: the first one takes it from the others, also where each is the first of its node."""
+    frame = next(iter(user_frames(error.frames)), None)
+    calls = [c for c in calls_on(frame.file, frame.line) if last_name(c.func) in _RENAMES] if frame is not None else []
+    if frame is None or " -> " not in error.message or len(calls) != 1 or not isinstance(calls[0].func, ast.Attribute):
+        return None
+    source = calls[0].args[0] if len(calls[0].args) > 1 else calls[0].func.value
+    sets = [n for n in inside(function_at(frame.file, frame.line), ast.Assign) if isinstance(source, ast.Name)]
+    made = [n for n in sets if ast.unparse(source) in map(ast.unparse, n.targets) and n.lineno < frame.line]
+    if len(made) != 1 or _OF_ONE.search(ast.unparse(made[0].value)):
+        return None
+    name = ast.unparse(source)
+    return edit(
+        f"Give each writer a temporary file of its own: several processes write `{name}`, and the first one renames it away",
+        f"# behind {w.line_at(frame.file, made[0].lineno)}: `{ast.unparse(made[0])}`\n"
+        f'{name} = type({name})(f"{{{name}}}.{{os.getpid()}}")   # import os; a text or a Path, as before',
+        verify=CLEAN,
+    )

@@ -42,6 +42,7 @@ from unhang.rules.failure import (
     written_at_once,
 )
 from unhang.rules.given_work import answered_apart, not_received
+from unhang.rules.item_repairs import of_temporary
 from unhang.rules.known_repairs import of_allocation
 from unhang.rules.log_lines import (
     GENERAL_TYPE,
@@ -118,7 +119,9 @@ def filesystem_race(s: Situation) -> Found | None:
         return replace(found, evidence=(*quote_own(written.lines[:2]), *found.evidence), culprits=(), is_root=True)
     if (nodes := _other_nodes(s, first)) is not None:
         return found_at_first(s, first, 0.93, {"head": first.head, **nodes}, say="node", fixes=("each node",))
-    fixes = tuple(filter(None, (of_moved(first.error.frames) or of_existing(first.error),))) + of_path(first.head)
+    fixes = tuple(
+        filter(None, (of_moved(first.error.frames) or of_temporary(first.error) or of_existing(first.error),))
+    ) + of_path(first.head)
     return found_at_first(s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=fixes)
 
 
