@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from unhang.model import Case, Frame, RaisedError
-from unhang.rules.item_repairs import as_raised_first, of_item, of_own_size, of_temporary, on_another_rank
+from unhang.rules.early_ends import told_by_first
+from unhang.rules.item_repairs import as_raised_first, end_mark, of_item, of_own_size, of_temporary, on_another_rank
 from unhang.rules.repairs import of_existing
 from unhang.testing import make_case
 
@@ -211,3 +212,46 @@ def test_a_temporary_file_is_each_writers_own(made: str, moves: str, is_told: bo
     said = "[Errno 2] No such file or directory: 'a/last.part' -> 'a/last'"
     fix = of_temporary(RaisedError("FileNotFoundError", said, 1, (Frame(str(file), 5, "keep"),)))
     assert (fix is not None and "{os.getpid()}" in fix.advice) is is_told
+
+
+_TAPE = "class Tape:\n    def __iter__(self):\n        while True:\n            item = {got}\n            if {ends}:\n                return\n            yield item\n"
+
+
+@pytest.mark.parametrize(
+    ("got", "ends", "queue"),
+    [
+        ("self.queue.get()", "item is None", "self.queue"),
+        ("self.queue.get(timeout=5)", "item is None", "self.queue"),
+        ("self.queue.get()", "item == 0", None),
+        ("self.read()", "item is None", None),
+    ],
+)
+def test_a_mark_that_one_worker_takes_out_ends_no_other_one(
+    got: str, ends: str, queue: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(_TAPE.format(got=got, ends=ends))
+    assert end_mark(Frame(str(file), 4, "__iter__")).get("queue") == queue
+
+
+_LEADS = (
+    "def fit(self):\n    for epoch in rounds:\n        if {gate}:\n            labels = cluster()\n"
+    "            if {test}:\n                {leaves}\n        dist.broadcast(labels, src=0)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("gate", "test", "leaves", "is_told"),
+    [
+        ("self.rank == 0", "count < 2", "continue", True),
+        ("self.rank == 0", "count < 2", "count = 2", False),
+        ("self.rank == 1", "count < 2", "continue", False),
+        ("self.ready", "count < 2", "continue", False),
+    ],
+)
+def test_the_first_rank_says_that_it_leaves(gate: str, test: str, leaves: str, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(_LEADS.format(gate=gate, test=test, leaves=leaves))
+    fix = told_by_first(Frame(str(file), 7, "fit"))
+    assert (fix is not None and "broadcast_object_list(leaves, src=0)" in fix.advice) is is_told
+    assert told_by_first(Frame(str(file), 4, "fit")) is None

@@ -20,6 +20,7 @@ from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import LOOK, NO_HELP
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, CLEAN, edit
+from unhang.rules.early_ends import told_by_first
 from unhang.rules.framework_advice import of_monitor, read_before
 from unhang.rules.start_repairs import in_eval_mode, of_module
 
@@ -79,7 +80,8 @@ def fixes_of(
         remedies = (_only_a_flag(frame),)
     elif condition is None:
         own = _own_backward(made)
-        remedies = (apart or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
+        shown = apart or (told_by_first(frame) if who == "rank 0" else None)
+        remedies = (shown or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
     elif gate is not None and gate.by_rank and (asks_for_the_rank(gate) or _ASKED_FOR.search(condition.text)):
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         alone = read or in_eval_mode(frame, made)

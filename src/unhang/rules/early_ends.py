@@ -126,3 +126,19 @@ def _one_zone(days: early_ends.LocalDays) -> Fix:
         f"# {w.spot(days.at)}, in place of `{days.text}`\n{days.safe}\n# or the same TZ in the environment of all nodes",
         verify=CLEAN,
     )
+
+
+def told_by_first(frame: Frame | None) -> Fix | None:
+    """For a round that the first rank leaves by a test under its own condition, in front of the line in which the others wait for it: it tells them."""
+    left = early_ends.left_by_first(frame) if frame is not None else None
+    if left is None:
+        return None
+    body = indent(left.body, "    ")
+    return edit(
+        f"Let the first rank tell the others that it leaves: `if {left.test}` stands under `if {left.gate}`, and leads past the line in which they wait",
+        f"# {w.line_at(left.at.file, left.gate_line)}, in front of `if {left.gate}:`, on every rank\nleaves = [False]\n"
+        f"# {w.spot(left.at)}, in place of `if {left.test}:` and its block\nleaves = [bool({left.test})]\n"
+        f"# behind the block of `if {left.gate}:`, on every rank; import torch.distributed as dist\n"
+        f"dist.broadcast_object_list(leaves, src=0)\nif leaves[0]:\n{body}",
+        verify=CLEAN,
+    )

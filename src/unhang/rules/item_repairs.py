@@ -311,6 +311,20 @@ def of_worker(
     return ("no pipe for errors", {"starts": w.line_at(place.file, line)}) if place and line else ("no fork", {})
 
 
+def end_mark(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a worker that waits for the next item of a queue which all workers share, where each ends at a mark that it takes out."""
+    function = function_at(place.file, place.line) if place is not None else None
+    for got in (n for n in inside(function, ast.Assign) if place is not None and n.lineno == place.line):
+        queue = got.value.func if isinstance(got.value, ast.Call) else None
+        wanted = f"{ast.unparse(got.targets[0])} is None"
+        ends = [n for n in inside(function, ast.If) if ast.unparse(n.test) == wanted]
+        ends = [n for n in ends if isinstance(n.body[0], ast.Return | ast.Break)]
+        if isinstance(queue, ast.Attribute) and queue.attr == "get" and len(ends) == 1 and place is not None:
+            at = w.line_at(place.file, ends[0].body[0].lineno)
+            return {"mark_at": at, "queue": ast.unparse(queue.value), "leaves": ast.unparse(ends[0].body[0])}
+    return {}
+
+
 def fresh_lock(place: Frame | None) -> Mapping[str, object]:
     """The words of the fix for a loader's worker that waits for a lock which it got by the fork; nothing where it waits for another thing."""
     found = host_waits.forked_lock(place) if place is not None else None

@@ -13,6 +13,7 @@ from unhang.analyze.program.may_differ import OWN
 from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, nodes_around, surroundings
 from unhang.analyze.program.trees import (
     argument_of,
+    blocks_of,
     functions_named,
     inside,
     last_name,
@@ -310,3 +311,33 @@ def skipped_round(frame: Frame) -> tuple[Frame, WayOut] | None:
     around = surroundings(frame.file, way.leaves_at).conditions
     is_own = bool(around) and around[-1].suspicion >= OWN and not around[-1].depends_on_rank
     return (replace(frame, line=way.line), way) if is_own else None
+
+
+class LeftByFirst(NamedTuple):
+    """`if test: body` at `at` leaves the round or the function, within `if gate:` at `gate_line`, which holds on the first rank alone."""
+
+    at: Frame
+    test: str
+    body: str
+    gate: str
+    gate_line: int
+
+
+def left_by_first(frame: Frame) -> LeftByFirst | None:
+    """The one test by which the first rank, and no other, leaves before a line of the same block."""
+    found = []
+    for block in (b for n in nodes_around(frame.file, frame.line) for b in blocks_of(n)):
+        at = next((i for i, s in enumerate(block) if s.lineno <= frame.line <= (s.end_lineno or s.lineno)), 0)
+        for gate in (s for s in block[:at] if isinstance(s, ast.If) and not s.orelse):
+            tests = [
+                n for n in inside(gate, ast.If) if n is not gate and not n.orelse and isinstance(n.body[-1], _LEAVES)
+            ]
+            around = surroundings(frame.file, tests[0].body[-1].lineno).conditions if len(tests) == 1 else ()
+            if len(around) > 1 and around[-2].only_on_rank_zero and around[-2].line == gate.lineno:
+                body = "\n".join(map(ast.unparse, tests[0].body))
+                place = frame_at(frame.file, tests[0].lineno)
+                found.append(LeftByFirst(place, ast.unparse(tests[0].test), body, ast.unparse(gate.test), gate.lineno))
+    return found[0] if len(found) == 1 else None
+
+
+_LEAVES = (ast.Continue, ast.Break, ast.Return)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work, too_late
 from unhang.analyze.waits.leaving import destroyed_before
 from unhang.analyze.waits.outside_waits import head_of_unbounded
-from unhang.model import EvidenceLine, Fix, LogEvent, ThreadStack, user_frames
+from unhang.model import EvidenceLine, Fix, Frame, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
@@ -26,7 +26,7 @@ from unhang.rules.base import OTHERWISE, Found, rule
 from unhang.rules.failure import first_exception, found_at_first, name_or
 from unhang.rules.given_work import by_given_work
 from unhang.rules.host_waits import remedy_of
-from unhang.rules.item_repairs import of_worker
+from unhang.rules.item_repairs import end_mark, of_worker
 from unhang.rules.late import (
     block_of_its_own,
     children_of,
@@ -78,7 +78,10 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
             helps, more = (
-                ("", {}) if is_start else of_worker(place, late.activity.frame, workers[0].frames if workers else ())
+                ("", {})
+                if is_start
+                else _of_mark(s, late, place, workers)
+                or of_worker(place, late.activity.frame, workers[0].frames if workers else ())
             )
             fixes = _STARTS_FIXES if is_start else (helps, "fail first")
             words = {
@@ -88,6 +91,16 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
             yield found if is_start or place is None else replace(found, location=place)
+
+
+def _of_mark(
+    s: Situation, late: LateRank, place: Frame | None, workers: Sequence[ThreadStack]
+) -> tuple[str, Mapping[str, object]] | None:
+    """The fix for workers that wait for an item while one that their loader had has ended at a mark of their queue."""
+    facts = s.case.ranks[late.rank].facts if late.rank in s.case.ranks else ()
+    most = max((int(f["workers"]) for f in facts if f.kind == "program.loader" and f["workers"]), default=0)
+    marked = end_mark(place) if most > len(workers) else {}
+    return ("mark back", marked) if marked else None
 
 
 def _told_to_lack(s: Situation) -> Sequence[Found]:
