@@ -7,8 +7,10 @@ from typing import Any
 
 from unhang.lint import known, sorts
 from unhang.lint.arguments import keeps_whole, name_at, of_result
+from unhang.lint.divergence import GROUPS
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
+from unhang.lint.grids import group_of_mesh, made_group
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.logged import own_metric
@@ -208,6 +210,8 @@ class Calls(Passing):
             return self._backward(node, sort)
         if kind == "many" and name in ("values", "children", "parameters"):
             return base
+        if kind == "mesh" and name == "get_group":
+            return group_of_mesh(sort, args)
         return base if kind == "rank" and name == "item" else None
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
@@ -338,8 +342,7 @@ class Calls(Passing):
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None:
             group = self.group_of(given)
-        if made.op in ("new_group", "device_mesh"):
-            group = ""
+        group = "" if made.op in GROUPS else group
         is_plain = keeps_whole(self, node, made.op)
         doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
@@ -355,10 +358,10 @@ class Calls(Passing):
                 if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
                 self.env[expr.path] = Value(sort=sorts.AGREED)
-        if made.op == "new_group":
-            if args and (args[0].dep & RANK or args[0].sort == sorts.BLOCK) and not self.loops:
+        if made.op in GROUPS:
+            if made.op == "new_group" and args and (args[0].dep & RANK or args[0].sort == sorts.BLOCK) and not self.loops:
                 found_in_call(self, "new_group", "own members", node, args)
-            return Value(sort=("group", name))
+            return made_group(self, node, made.op, name, args)
         return Value(sort=sorts.AGREED) if made.returns else PLAIN
 
     def _wrapped(self, node: Call, wrapper: str, method: str, args: list[Value], name: str) -> Value:

@@ -16,6 +16,7 @@ from unhang.lint.conditions import (
 )
 from unhang.lint.doubts import works
 from unhang.lint.graphs import is_half, note_use, parts_graphs
+from unhang.lint.grids import in_mesh
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
 from unhang.lint.nones import as_asked_for
@@ -293,6 +294,8 @@ class Operators(Names):
             return PLAIN
         if v.kind == "table":
             return special.in_table(v.sort, at)
+        if v.kind == "mesh":
+            return in_mesh(v.sort, at)
         if v.kind == "words":  # of a batch
             of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
             return of_word

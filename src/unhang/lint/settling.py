@@ -101,6 +101,8 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
     if kind == "is set":
         is_so = has_own_order(v)
         found = replace(found, variant="listing" if v.kind == "listing" else "")
+    elif kind == "is one of":
+        is_so = v.sort == sorts.PART_GROUP
     elif kind == "is half":
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)

@@ -36,4 +36,7 @@ FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's
 OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
 AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 CORE = ("core",)  # the core of a TPU that this rank has
+GRID = ("mesh", "several")  # of more than one dimension
+GRID_PART = ("mesh", "one")  # one dimension of several
+PART_GROUP = ("group", "one of several")  # each rank is in another one of these
 ALONE = ("alone",)  # a metric that keeps to itself where it is computed
