@@ -309,6 +309,9 @@ class Names:
         if old.kind == "param" and "." not in path:
             self.wraps[old.sort[1]] = wrapped
         self.env[path] = wrapped
+        me, name = self.env.get("self"), path.removeprefix("self.")
+        if me is not None and me.kind == "obj" and name != path and "." not in name and not self.is_special:
+            self.link.set_attribute(me.sort[1], me.sort[2], name, wrapped)
 
     def ask(self, sort: tuple[Any, ...], name: str) -> None:
         """A property of an object is asked for, which makes collectives, perhaps."""

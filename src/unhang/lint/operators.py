@@ -20,7 +20,7 @@ from unhang.lint.grids import in_mesh
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
 from unhang.lint.nones import as_asked_for
-from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
+from unhang.lint.samplers import is_evened, is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     COMPARISONS,
     as_test,
@@ -266,10 +266,10 @@ class Operators(Names):
         is_one = isinstance(index, Op) and index.op == "seq" and bool(cuts)
         return is_one and any(all(self.value(end).dep & RANK for end in p.parts[:2]) for p in cuts)
 
-    def _slice(self, v: Value, index: Op) -> Value | None:
+    def _slice(self, v: Value, index: Op, base: Expr) -> Value | None:
         """A part of a list or tensor, from one place to another; None: nothing is known of it."""
         lower, upper, step = (self.value(p) for p in index.parts)
-        is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE
+        is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE or (lower.dep & RANK and is_evened(self, base))
         if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
             return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
         if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
@@ -319,7 +319,7 @@ class Operators(Names):
         is_own = v.sort == sorts.AGREED and bool(at.dep & RANK)  # this rank's part of what all have
         if v.kind in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~(LONGEST | UNEVEN))
-        if is_slice and isinstance(index, Op) and (part := self._slice(v, index)) is not None:
+        if is_slice and isinstance(index, Op) and (part := self._slice(v, index, base)) is not None:
             return part
         if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
