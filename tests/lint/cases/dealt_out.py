@@ -13,15 +13,15 @@ class Actor:
 
     def step(self, items):
         mine = items[self.rank :: self.world]
-        for n in range(-(-len(mine) // self.size)):  # LNT110
-            self.model(mine[n * self.size : (n + 1) * self.size]).sum().backward()
+        for n in range(-(-len(mine) // self.size)):
+            self.model(mine[n * self.size : (n + 1) * self.size]).sum().backward()  # LNT110
 
 
 def given_out(items):
     mine = items[dist.get_rank() :: dist.get_world_size()]
     rounds = (len(mine) + 3) // 4
-    for n in range(rounds):  # LNT110
-        dist.all_reduce(mine[n])
+    for n in range(rounds):
+        dist.all_reduce(mine[n])  # LNT110
 
 
 # Healthy.
