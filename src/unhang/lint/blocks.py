@@ -226,6 +226,7 @@ class Blocks(Branches):
         self.counts |= over.params if is_for and made and over.kind == "sized" else NO_PARAMS
         over = over._replace(dep=LOSS) if is_for and over.sort == sorts.FILLED else over
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))
+        together &= over.sort != sorts.ROUNDS  # who has tried often enough leaves alone
         if uneven and made and not self.uneven_is_fine and not (is_for and (together or self._begins_anew(s))):
             self._uneven(s, over, made, mark)
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]

@@ -22,6 +22,7 @@ OWN_PATH = ("own path",)  # with the number of the rank in it: a file that other
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
 SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
+ROUNDS = ("share", "rounds")  # as many as this rank has drawn, or as its own file says
 ENDS_BY_RANK = ("share", "ends by rank")  # a generator that says itself for which ranks it ends
 BLOCK = ("share", "block")  # from what the rank says to what the rank says
 PART = ("share", "part")  # of what was split evenly as far as that goes

@@ -54,7 +54,7 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == sorts.REST):
         return Value(UNEVEN, sort=("share", "range"))
     if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
-        return Value(UNEVEN, sort=("share", "range"))
+        return Value(UNEVEN, sort=sorts.ROUNDS)
     from_nothing = len(args) == 1 or start.const == 0
     if stop.dep & DATA and stop.sort != sorts.LENGTH and from_nothing:  # as many times as the batch says
         end = node.args[len(args) > 1]
