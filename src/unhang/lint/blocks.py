@@ -32,6 +32,7 @@ from unhang.lint.single import (
     fails_at,
     found_in_endless_loop,
     found_in_handler,
+    found_in_save,
     hands_over,
     is_broad_handler,
     is_feature_test,
@@ -137,7 +138,7 @@ class Blocks(Branches):
                 way_out.rest[:0] = after_failure(s.body, made)
                 way_out.is_replaced = hands_over(self, handler.body)
         self.ways_out = exits + mine
-        if own and not is_fallback and not is_known:
+        if own and not is_fallback and not is_known and not found_in_save(self, handler, s.body, made, own):
             cause = Cause(PLAIN, handler.line, text, self.path)
             if end in ("", "break", "continue"):
                 close_handler(self, own, made, text)
