@@ -20,13 +20,13 @@ from unhang.lint.keeping import (
     fill,
     is_plain_dictionary,
     keep,
-    marks_of,
     note_bar,
     note_first,
     note_put,
     place_of,
     stay_after,
 )
+from unhang.lint.marks import note_marks
 from unhang.lint.nones import given_with
 from unhang.lint.orders import fill_in_order
 from unhang.lint.samplers import (
@@ -108,7 +108,7 @@ class Frame(Blocks):
         for key, by in self.puts.items():
             if by:
                 self.link.puts[key].add(("", (self.file, self.at), True))
-        summary.marks = marks_of(self) if self.marked else {}
+        note_marks(self, summary)
         returned = reduce(either, self._returned) if self._returned else PLAIN
         returned = with_graph(self, returned, self._returned)
         if self._told_by and returned.const is UNKNOWN and returned.sort in (None, sorts.TEST):  # by what is given

@@ -70,29 +70,6 @@ def by_conditions(frame: Operators, value: Value) -> Value:
     return value._replace(params=value.params | params, const=UNKNOWN, sort=sorts.TEST)
 
 
-def marks_of(frame: Operators) -> dict[tuple[int, str], Value]:
-    """What a function sets on the objects that it is given, where that differs by what else it is given, or is agreed on."""
-    marks = {}
-    for at, parameter in enumerate(frame.function.parameters):
-        if at or not frame.function.is_method:
-            for path, v in frame.env.items():
-                head, _, name = path.partition(".")
-                is_told = v.dep & DIFFERS or v.params or v.sort == sorts.AGREED
-                if head == parameter and name in frame.marked and is_told:
-                    marks[at, name] = v
-    return marks
-
-
-def mark(frame: Operators, marks: dict[tuple[int, str], Value], given: Given) -> None:
-    """After a call, an object that was given to it has what was set there."""
-    for (at, name), v in marks.items():
-        of = given[at][0] if at in given else None
-        by = mixed(*(given[i][1] for i in v.params if i in given))
-        if isinstance(of, Ref) and (v.sort == sorts.AGREED or (v.dep | by.dep) & DIFFERS or by.params):
-            sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
-            frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort, v.zero), True)
-
-
 def by_some(frame: Operators, sort: tuple[Any, ...], owner: str, alone: Value | None = None) -> None:
     """After a call of a method that some ranks alone make, its object has there what the method sets."""
     function = frame.link.project.function(sort[1], sort[2])

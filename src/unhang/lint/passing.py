@@ -11,7 +11,8 @@ from unhang.lint import known, sorts
 from unhang.lint.divergence import dimensions, is_replaced
 from unhang.lint.graphs import found_in_backward
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
+from unhang.lint.keeping import by_some, take_over, take_over_puts
+from unhang.lint.marks import mark
 from unhang.lint.nones import as_given
 from unhang.lint.operators import Operators
 from unhang.lint.samplers import ends_by_setting, holds_items, scores_share
@@ -132,7 +133,7 @@ class Passing(Operators):
         methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
         makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
         if not makers and len(methods) <= _MOST_REGISTERED:
-            makers = [m for m in methods if self.link.summary(*m).marks]
+            makers = [m for m in methods if (s := self.link.summary(*m)).marks or s.resets]
         return makers[0] if len(makers) == 1 else None
 
     def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
@@ -252,8 +253,8 @@ class Passing(Operators):
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
         if not self.is_special:
             self._change(sort, called, function, summary, given)
-        if summary.marks:
-            mark(self, summary.marks, given)
+        if summary.marks or summary.resets:
+            mark(self, summary, given)
         self.leave_with(summary.leaves, node)
         self.raises |= raised_by_call(summary.raises, given)
         agrees = agrees_by_name(function.name) and any(
