@@ -15,6 +15,7 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.logged import own_metric
 from unhang.lint.passing import MAY_MISS, Passing
+from unhang.lint.picks import found_in_pick
 from unhang.lint.replicas import is_for_core, replica
 from unhang.lint.single import found_in_call
 from unhang.lint.special import (
@@ -52,7 +53,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import ORDERS, SPECIAL, drawn, is_own_metric, is_own_order, metric
+from unhang.lint.wellknown import ORDERS, SPECIAL, drawn, drawn_by, is_own_metric, is_own_order, metric
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -89,7 +90,7 @@ class Calls(Passing):
         if full in known.LOCAL_SOURCES:
             return Value(LOCAL)
         if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
-            return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
+            return drawn_by(node, args)
         if full in ORDERS and is_own_order(self, full, node):
             return Value(DRAWN)
         draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
@@ -123,6 +124,8 @@ class Calls(Passing):
         args = [self.value(a) for a in node.args]
         full = self.link.full_of(callee)
         found_in_call(self, name, full, node, args)
+        if callee.dep & DRAWN or callee.params:
+            found_in_pick(self, node, callee)
         given = self._called(node, callee, full, owner, base, name, args)
         self.last_given = args
         return given

@@ -103,6 +103,18 @@ def asks_if_empty(cause: Cause) -> bool:
     return cause.value.sort in (sorts.TEST, sorts.COUNT, sorts.LENGTH) and _IS_EMPTY.search(cause.text) is not None
 
 
+def asked_of_layers(cause: Cause) -> str:
+    """What a condition on a parameter asks that decides which layers run: whether it is None, empty, or of a certain worth; empty: something else."""
+    if cause.value.sort == ("none test",):
+        return "is None"
+    return "is empty" if asks_if_empty(cause) else "is drawn" if cause.value.sort == sorts.TEST else ""
+
+
+def as_drawn(cause: Cause) -> Cause:
+    """The same condition, where each rank has drawn for itself what it asks for."""
+    return cause._replace(value=cause.value._replace(dep=DRAWN))
+
+
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
     """What each side makes and the other does not, as far as the condition tells members of the same group apart."""
     counted = Counter(e.key for e in here), Counter(e.key for e in there)

@@ -20,6 +20,7 @@ from unhang.lint.grids import in_mesh
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
 from unhang.lint.nones import as_asked_for
+from unhang.lint.picks import picked
 from unhang.lint.samplers import is_evened, is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     COMPARISONS,
@@ -305,7 +306,7 @@ class Operators(Names):
             return Value(LOSS)  # what is computed of it, this rank alone knows
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:
-            return v._replace(sort=v.sort[1])
+            return picked(v._replace(sort=v.sort[1]), at)
         if v.kind == "tuple":
             if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
@@ -330,10 +331,11 @@ class Operators(Names):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item
-            is_plain = at.kind == "param"
+            is_plain = at.kind == "param" or at.sort == sorts.DRAW
             dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
         dep |= at.dep & (DRAWN | (OWN_BATCH if at.sort == sorts.BATCH else 0))  # what is picked in an order of its own
-        return Value(dep, v.params) if dep or v.params else PLAIN
+        params = v.params | at.params if at.sort == sorts.DRAW else v.params
+        return Value(dep, params) if dep or params else PLAIN
 
 
 def is_fixed(frame: Operators, e: Expr) -> bool:

@@ -16,7 +16,7 @@ from unhang.lint.marks import mark
 from unhang.lint.nones import as_given
 from unhang.lint.operators import Operators
 from unhang.lint.samplers import ends_by_setting, holds_items, scores_share
-from unhang.lint.settling import plain_length, raised_by_call, settle
+from unhang.lint.settling import as_drawn, plain_length, raised_by_call, settle
 from unhang.lint.special import (
     given_of,
     in_table,
@@ -31,6 +31,7 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
+    DRAWN,
     HELD,
     LOCAL,
     LOSS,
@@ -150,10 +151,10 @@ class Passing(Operators):
         if target is None:
             return PLAIN
         summary = self.link.summary(*target)
-        if not self.is_special and any(v.dep & (MAY_MISS | OWN_BATCH) or v.sort == sorts.TEST for v in args):
+        if not self.is_special and any(v.dep & (MAY_MISS | OWN_BATCH | DRAWN) or v.sort == sorts.TEST for v in args):
             given = given_of(node, self.link.project.function(*target).parameters, 1, args)
             for conditional in summary.conditional:
-                if conditional.found.code == "LNT111":
+                if conditional.found.code in ("LNT111", "LNT414"):
                     settle(self, conditional, given, self.place(node, name))
         return summary.returns
 
@@ -365,8 +366,8 @@ class Passing(Operators):
         if r.kind == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
             inside = given[r.const[1]][1].sort if r.const[1] in given else None
             return r._replace(const=inside[:3] if inside is not None and inside[0] in ("obj", "param") else UNKNOWN)
-        joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
-        sort = r.sort
+        joined = mixed(*(as_drawn(plain_length(given[i][1])) for i in r.params if i in given))
+        sort = r.sort if r.sort != sorts.DRAW or joined.params else None
         if sort == sorts.OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
                 return Value(UNEVEN, joined.params, sorts.OWN_KEYS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
 from unhang.lint.ir import Call, Const, Expr, Leave, Op, Ref, nodes_in
+from unhang.lint.picks import attribute_picked
 from unhang.lint.samplers import is_counted, is_rounded_up
 from unhang.lint.special import (
     is_numbered,
@@ -93,7 +94,7 @@ def _getattr(frame: Operators, node: Call, args: list[Value]) -> Value:
         if len(args) > 2 and found.kind == "ext" and args[2].sort is not None:
             return args[2]
         return found
-    return PLAIN
+    return attribute_picked(args[0], args[1]) if len(args) == 2 else PLAIN
 
 
 def items_of(frame: Operators, v: Value) -> int:
@@ -206,6 +207,15 @@ def drawn(frame: Operators, owner: str, base: Value, name: str, args: list[Value
             frame.assign(Ref(owner), base, is_certain=True)
         return base
     return Value(DRAWN) if base.sort == sorts.DRAWS and name not in _STATES else PLAIN
+
+
+def drawn_by(node: Call, args: list[Value]) -> Value | None:
+    """What a function draws by the generator that it is given; None: that says nothing."""
+    of = args[len(args) - len(node.names) + node.names.index("generator")]
+    if of.sort == sorts.DRAWS:
+        return Value(DRAWN)
+    joined = mixed(*args)
+    return Value(0, joined.params, sorts.DRAW) if of.kind == "param" and not joined.dep else None
 
 
 def is_own_order(frame: Operators, full: str, node: Call) -> bool:
