@@ -10,6 +10,7 @@ from unhang.lint import known, sorts
 from unhang.lint.grids import found_in_source
 from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.libraries import Collective
+from unhang.lint.loaders import NUMBER
 from unhang.lint.special import is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
@@ -185,6 +186,8 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         return Value(0, frozenset((i,)), ("param", i))
     if by_name is not PLAIN or name[0] == "*":
         return by_name
+    if name == NUMBER and function.owner and link.deals_out:
+        return Value(OWN_BATCH, frozenset((i,)), ("param", i))
     is_data = is_batch(name) and function.name != "__init__" and is_none(function.default_of(i))
     return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from unhang.lint import known, libraries, sorts
 from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
+from unhang.lint.loaders import deals_out
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.unnamed import UNNAMED
@@ -165,6 +166,11 @@ class Makers:
     def own_seeds(self) -> set[str]:
         """The libraries to whose generator of the process each rank gives a seed of its own."""
         return set().union(*(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS)))
+
+    @cached_property
+    def deals_out(self) -> bool:
+        """Whether the project gives each rank its share of the loaders of an evaluation: some may have nothing for this one."""
+        return deals_out(self.project)
 
     @cached_property
     def names_shards(self) -> bool:

@@ -267,7 +267,7 @@ def is_counted(project: Project, file: int, cls: str, is_used: bool = False) -> 
         return any(map(_divides, own))
     bound = [(t.path, n.value) for f in own for n in f.bindings for t in n.targets if isinstance(t, Ref)]
     lengths = {name for name, _ in bound} - {name for name, value in bound if name_of(value) != "len"}
-    return any(_counts(f, lengths if is_used else frozenset()) for f in own)
+    return any(counts_items(f, lengths if is_used else frozenset()) for f in own)
 
 
 def holds_items(project: Project, file: int, cls: str) -> bool:
@@ -275,10 +275,10 @@ def holds_items(project: Project, file: int, cls: str) -> bool:
     own = project.all_methods(file, cls)
     names = {f.name for f in own}
     has_items = "__iter__" in names or {"__len__", "__getitem__"} <= names
-    return has_items and not any(map(_counts, own))
+    return has_items and not any(map(counts_items, own))
 
 
-def _counts(function: Function, lengths: AnySet[str] = frozenset()) -> bool:
+def counts_items(function: Function, lengths: AnySet[str] = frozenset()) -> bool:
     """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names. `lengths`: names of what is counted as it is."""
     paths = (n.path for n in nodes_in(function.body) if isinstance(n, Ref) and n.path not in lengths)
     names = (path.rpartition(".")[2].lower() for path in paths)

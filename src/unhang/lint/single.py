@@ -143,7 +143,7 @@ def _forward(frame: Operators, full: str, node: Call, args: list[Value]) -> None
 
 def _log(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A dictionary that has other keys on each rank, reduced key by key."""
-    if args and args[0].dep & UNEVEN:
+    if args and args[0].dep & UNEVEN and node.given("sync_dist") == Const(True):
         of = node.args[0]
         frame.found("LNT110", node, collective=_text(node), condition=of.path if isinstance(of, Ref) else "it")
 

@@ -156,6 +156,12 @@ def _len(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(frame.link.summary(*target).returns.dep & UNEVEN)
 
 
+def _dict(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """A copy of a dictionary has the same keys."""
+    is_own = len(args) == 1 and args[0].sort == sorts.OWN_KEYS
+    return args[0] if is_own else tensor_method("dict", PLAIN, "dict", args, mixed(*args))
+
+
 def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
     """A set; one of numbers comes in the same order everywhere."""
     held = of_builtin("set", len(node.args), args, mixed(*args))
@@ -279,7 +285,7 @@ _SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", 
 ORDERS = {"torch.randperm", "numpy.random.permutation", "numpy.random.shuffle", "random.shuffle", "random.sample"}
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
+    "set": _set, "dict": _dict, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     **dict.fromkeys((f"torch.utils.data.{of}DistributedSampler" for of in ("", "distributed.")), lambda f, n, a: Value(sort=("many", sorts.BATCH))),
     "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
