@@ -276,8 +276,10 @@ def note_put(frame: Operators, e: Expr) -> None:
 
 def take_over_puts(frame: Operators, puts: dict[Kept, bool], function: Function, owner: str) -> None:
     """A method is called that puts something into what its object keeps."""
-    by_batch = is_by_batch(frame)
+    by_batch, by_state = is_by_batch(frame), is_by_own_state(frame)
     for key, by in puts.items():
+        if by_state:
+            frame.link.by_state.add(key)
         if owner == "self" or function.name == frame.function.name:  # it is our own caller's affair
             frame.puts[key] = frame.puts.get(key, True) and (by or by_batch)
         else:

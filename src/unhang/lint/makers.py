@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, libraries, sorts
 from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
@@ -13,7 +13,10 @@ from unhang.lint.loaders import deals_out
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.unnamed import UNNAMED
-from unhang.lint.values import DIFFERS, LOCAL, MAYBE_NONE, RANK, Effect, Given, Raised, Summary, Value, either
+from unhang.lint.values import DIFFERS, LOCAL, MAYBE_NONE, RANK, UNEVEN, Effect, Given, Kept, Raised, Summary, Value, either
+
+if TYPE_CHECKING:
+    from unhang.lint.names import Names
 
 NO_NAMES = {"<module>", "<lambda>", ""}
 _ALL_SEEDED = ("torch", "random", "numpy")
@@ -35,6 +38,7 @@ class Makers:
 
     project: Project
     has_pipes: bool
+    by_state: set[Kept]
     wrapped: dict[tuple[int, str], Value]
     built: dict[tuple[int, str], dict[int, Value]]
     answered: dict[tuple[int, str], dict[int, Value | None]]
@@ -136,6 +140,21 @@ class Makers:
         bound = (n for _, f in self.project.callers_by_name(cls)[:_MOST_CALLERS] for n in f.bindings)
         made = (t for n in bound if isinstance(n.value, Call) and name_of(n.value) == cls for t in n.targets)
         return any(isinstance(t, Ref) and t.path.rpartition(".")[2] == last for t in made)
+
+    def is_used_as(self, frame: Names, file: int, at: int, receiver: str) -> bool:
+        """Whether all that a class, or a function, calls on a receiver are methods of the class of one method, and several of them."""
+        own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
+        paths = (n.func.path for f in own for n in calls_in(f.body) if isinstance(n.func, Ref))
+        names = {last for of, _, last in (p.rpartition(".") for p in paths) if of == receiver}
+        cls = self.project.function(file, at).owner
+        return len(names) > 1 and all(self.project.method(file, cls, name) is not None for name in names)
+
+    def kept_by_state(self, path: str) -> Value | None:
+        """What an attribute is of what nobody knows, but is called like its class, if a rank puts something there as its own memory, disk or clock allows; None: something else."""
+        owner, _, name = path.rpartition(".")
+        word = owner.rpartition(".")[2].rpartition("_")[2].title()
+        found = [c for _, c, kept in self.by_state if kept == name and len(word) > 3 and c.endswith(word)]
+        return Value(UNEVEN | LOCAL, sort=sorts.OWN_KEYS) if len(found) == 1 else None
 
     @cached_property
     def meeting_properties(self) -> set[str]:

@@ -233,6 +233,8 @@ class Names:
                 self.ask_alike(prefix, name)
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
+        if value is PLAIN and self.link.by_state and (kept := self.link.kept_by_state(path)) is not None:
+            return kept
         if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
             return value._replace(group=path.rpartition(".")[0])
         return value

@@ -115,6 +115,7 @@ class Passing(Operators):
         cls = self.link.project.function(*target).owner.rpartition(".")[2].lower()
         is_told |= cls == owner.rpartition(".")[2].replace("_", "").lower()
         is_told = is_told or self.link.is_made_as(*target, owner) or self.link.project.by_name(name) is not None
+        is_told = is_told or self.link.is_used_as(self, *target, owner)
         self.guesses += not is_told
         result = self._function(node, ("bound", *target), args, name)
         self.guesses -= not is_told
@@ -125,7 +126,8 @@ class Passing(Operators):
         if not owner or base.kind not in ("", "param", "inner"):
             return None
         by_receiver = self.link.project.by_receiver(owner, name, is_exact=base.sort is not None)
-        return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
+        named = by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
+        return named or self.link.project.by_last_word(owner, name)
 
     def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
         """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives, or else the one that sets something there."""

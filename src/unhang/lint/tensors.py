@@ -295,7 +295,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if full == "len":
         if first.dep & DRAWN:
             return PLAIN
-        if first.sort == sorts.BESIDE:
+        if first.sort == sorts.BESIDE or (first.sort == sorts.OWN_KEYS and first.dep & LOCAL):
             return Value(LOCAL)
         if first.kind == "ragged":
             return Value(DATA, sort=sorts.TEST)
