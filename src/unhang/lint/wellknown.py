@@ -183,6 +183,11 @@ def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
 
 
+def _of_graph(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """The nodes of this rank's own part of a graph: as many everywhere, unless somebody says otherwise."""
+    return Value(UNEVEN, sort=("share", "part of a graph")) if node.given("force_even") == Const(False) else PLAIN
+
+
 def _split(frame: Operators, node: Call, args: list[Value]) -> Value:
     """`torch.split(items, math.ceil(len(items) / world))`: the last part is shorter."""
     is_cut = len(args) > 1 and args[0].sort != sorts.PADDED and args[1].sort == sorts.ROUNDED_UP
@@ -288,7 +293,7 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "set": _set, "dict": _dict, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     **dict.fromkeys((f"torch.utils.data.{of}DistributedSampler" for of in ("", "distributed.")), lambda f, n, a: Value(sort=("many", sorts.BATCH))),
-    "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
+    **dict.fromkeys(("dgl.distributed.node_split", "dgl.distributed.edge_split"), _of_graph), "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
     "torch_xla.core.xla_model.xla_device": lambda f, n, a: Value(sort=sorts.CORE), "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
     **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),
