@@ -10,7 +10,7 @@ from unhang.lint.arguments import keeps_whole, name_at, of_result
 from unhang.lint.divergence import GROUPS
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
-from unhang.lint.grids import group_of_mesh, made_group
+from unhang.lint.grids import agreed_in, group_of_mesh, made_group
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.logged import own_metric
@@ -360,9 +360,14 @@ class Calls(Passing):
                 old = self.ref(expr.path)
                 if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
-                self.env[expr.path] = Value(sort=sorts.AGREED)
+                self.env[expr.path] = agreed_in(self, group, old)
         if made.op in GROUPS:
-            if made.op == "new_group" and args and (args[0].dep & RANK or args[0].sort == sorts.BLOCK) and not self.loops:
+            if (
+                made.op == "new_group"
+                and args
+                and (args[0].dep & RANK or args[0].sort == sorts.BLOCK)
+                and not self.loops
+            ):
                 found_in_call(self, "new_group", "own members", node, args)
             return made_group(self, node, made.op, name, args)
         return Value(sort=sorts.AGREED) if made.returns else PLAIN

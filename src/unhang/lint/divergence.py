@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from unhang.lint import sorts
+from unhang.lint.grids import is_agreed_in_part, reaches_further
 from unhang.lint.ir import Found, Function, Ref
 from unhang.lint.special import paths_in
 from unhang.lint.values import (
@@ -175,6 +176,8 @@ def is_replaced(function: Function, name: str) -> bool:
 def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS
+    if is_agreed_in_part(cause.value):
+        return e.param < 0 and not e.hidden and reaches_further(cause.value, e.group)
     if e.hidden == "module":
         is_open = not dep and cause.value.sort == ("none test",)  # whether it is None, the caller knows
         return is_open or bool(dep & (CHANCE | DRAWN) or (dep & DATA and e.op in ("module", "pick")))
@@ -213,6 +216,7 @@ def finding_of(
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     if code == "LNT101" and len(effect.way) == 1:
         variant = "own"
+    variant = "part" if is_agreed_in_part(cause.value) else variant
     is_read = effect.op == "load" and cause.value.dep & DIFFERS == LOCAL  # what is to be read was there before
     doubt = doubt if cause.is_told and not is_read else DOUBT
     return Found(code, line, column + 1, words, way, [], False, variant, effect.calls + doubt)
@@ -228,6 +232,8 @@ def how_it_differs(v: Value) -> str:
         return "depends on the clock, chance, process or disk of each rank"
     if v.dep & DRAWN:
         return "depends on what each rank draws with a seed of its own"
+    if is_agreed_in_part(v):
+        return "was agreed on in a smaller group alone"
     if v.dep & HELD:
         return "depends on which parameters and gradients this rank has"
     return "depends on each rank's own batch" if v.dep & (DATA | MAYBE) else "comes from the caller"

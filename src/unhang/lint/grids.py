@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from unhang.lint import sorts
-from unhang.lint.ir import Call, Const, Expr, Found, Op, Ref, calls_in
+from unhang.lint import known, sorts
+from unhang.lint.ir import Call, Const, Expr, Found, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import name_of
-from unhang.lint.values import PLAIN, RANK, Conditional, Value
+from unhang.lint.values import HELD, PLAIN, RANK, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -57,3 +58,46 @@ def found_in_source(frame: Operators, node: Call, last: str, source: Expr | None
         frame.link.report(frame.path, found)
     elif v.kind == "param":
         frame.later.append(Conditional(v.sort[1], "is one of", found, frame.path))
+
+
+_AGREED_IN = "agreed in "
+_OF_NAME = {
+    **dict.fromkeys(("tensor", "tp", "tmp"), "tp"), **dict.fromkeys(("pipeline", "pipe", "pp"), "pp"),
+    **dict.fromkeys(("data", "dp"), "dp"), **dict.fromkeys(("context", "cp"), "cp"), **dict.fromkeys(("model", "mp"), "mp"),
+}  # fmt: skip
+
+
+def _along(group: str) -> frozenset[str]:
+    """Along which dimensions of the job's grid the members of a group lie, by the last word of its name; empty: that is not known."""
+    last = group.partition("(")[0].rpartition(".")[2].lower()
+    found = {_OF_NAME[w] for w in re.findall(r"[a-z]+", last) if w in _OF_NAME}
+    if "mp" in found:  # `tensor_model_parallel` is one dimension of the two
+        found = found - {"mp"} if found & {"tp", "pp"} else found - {"mp"} | {"tp", "pp"}
+    return frozenset(found)
+
+
+def agreed_in(frame: Operators, group: str, old: Value) -> Value:
+    """What ranks have agreed on; in one part of the grid alone, whether this rank's own gradients are finite is still the affair of that part."""
+    is_own = not known.NAN_TESTS.isdisjoint(frame.function.words) or old.group.startswith(_AGREED_IN)
+    if not group or not is_own or not _along(group) or not _asks_gradients(frame):
+        return Value(sort=sorts.AGREED)
+    told = old.group if old.group.startswith(_AGREED_IN) else _AGREED_IN
+    return Value(HELD, sort=sorts.TEST, group=f"{told} {group}")
+
+
+def _asks_gradients(frame: Operators) -> bool:
+    if "grads" not in frame.function.notes:
+        paths = (n.path for n in nodes_in(frame.function.body) if isinstance(n, Ref))
+        frame.function.notes["grads"] = any(".grad" in p or p.rpartition(".")[2] in ("grad", "grads") for p in paths)
+    return bool(frame.function.notes["grads"])
+
+
+def is_agreed_in_part(v: Value) -> bool:
+    """Whether the ranks of one part of the grid alone have agreed on it."""
+    return v.group.startswith(_AGREED_IN)
+
+
+def reaches_further(v: Value, group: str) -> bool:
+    """Whether a group has members that did not take part in the agreement: other parts of the model. What copies of it have, is the same."""
+    agreed = frozenset[str]().union(*map(_along, v.group.removeprefix(_AGREED_IN).split()))
+    return bool((_along(group) - agreed) & {"tp", "pp"})

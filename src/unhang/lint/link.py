@@ -155,7 +155,14 @@ class Link(Makers):
             is_layer = trains and f.name == "forward" and not filters.isdisjoint(f.words)
             draws = trains and f.owner and not known.DRAWS.isdisjoint(f.words)
             asks = self.meeting_properties and asked.search(bytes(f.raw))
-            if f.is_generator or f.name == "__iter__" or is_layer or draws or asks or (NUMBER in f.parameters and self.deals_out):
+            if (
+                f.is_generator
+                or f.name == "__iter__"
+                or is_layer
+                or draws
+                or asks
+                or (NUMBER in f.parameters and self.deals_out)
+            ):
                 yield key
 
     @cached_property

@@ -42,7 +42,10 @@ def _is_by_rank(project: Project, file: int, functions: list[Function]) -> bool:
     classes = [s for s in made if s is not None and s.kind == "class"]
     if "DistributedSampler" in words or any(map(counts_items, functions)):
         return False
-    if any(is_counted(project, s.file, s.name) or any(map(counts_items, project.all_methods(s.file, s.name))) for s in classes):
+    if any(
+        is_counted(project, s.file, s.name) or any(map(counts_items, project.all_methods(s.file, s.name)))
+        for s in classes
+    ):
         return False
     paths = (n.path for f in functions for n in nodes_in(f.body) if isinstance(n, Ref))
     return any(known.rank_kind(p.rpartition(".")[2]) == "rank" for p in paths)

@@ -13,7 +13,20 @@ from unhang.lint.loaders import deals_out
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.unnamed import UNNAMED
-from unhang.lint.values import DIFFERS, LOCAL, MAYBE_NONE, RANK, UNEVEN, Effect, Given, Kept, Raised, Summary, Value, either
+from unhang.lint.values import (
+    DIFFERS,
+    LOCAL,
+    MAYBE_NONE,
+    RANK,
+    UNEVEN,
+    Effect,
+    Given,
+    Kept,
+    Raised,
+    Summary,
+    Value,
+    either,
+)
 
 if TYPE_CHECKING:
     from unhang.lint.names import Names
@@ -143,7 +156,9 @@ class Makers:
 
     def is_used_as(self, frame: Names, file: int, at: int, receiver: str) -> bool:
         """Whether all that a class, or a function, calls on a receiver are methods of the class of one method, and several of them."""
-        own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
+        own = [
+            f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)
+        ]
         paths = (n.func.path for f in own for n in calls_in(f.body) if isinstance(n.func, Ref))
         names = {last for of, _, last in (p.rpartition(".") for p in paths) if of == receiver}
         cls = self.project.function(file, at).owner

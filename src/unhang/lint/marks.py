@@ -60,7 +60,9 @@ def mark(frame: Operators, summary: Summary, given: Given) -> None:
         of = given[at][0] if at in given else None
         if not isinstance(of, Ref):
             continue
-        by = mixed(*(given[i][1] for i in v.params if i in given), _of_parts(frame, summary, (at, name), of.path, given))
+        by = mixed(
+            *(given[i][1] for i in v.params if i in given), _of_parts(frame, summary, (at, name), of.path, given)
+        )
         if v.sort == sorts.AGREED or (v.dep | by.dep) & DIFFERS or by.params:
             sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
             frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort, v.zero), True)

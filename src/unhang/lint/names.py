@@ -98,7 +98,9 @@ class Names:
         self.alone: dict[int, Value] = {}  # parameters that some ranks alone call
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
-        self.parts: dict[str, frozenset[tuple[int, str]]] = {}  # by which the callers' objects decide what is set on them
+        self.parts: dict[
+            str, frozenset[tuple[int, str]]
+        ] = {}  # by which the callers' objects decide what is set on them
         self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
         self._returned, self._given_out = list[Value](), list[Value]()  # by a generator
         self._none_returned: list[tuple[bool, Value]] = []

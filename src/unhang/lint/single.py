@@ -267,7 +267,9 @@ def found_in_handler(
     return True
 
 
-def found_in_save(frame: Operators, handler: Handler, body: Sequence[Stmt], made: Sequence[Effect], own: Sequence[Effect]) -> bool:
+def found_in_save(
+    frame: Operators, handler: Handler, body: Sequence[Stmt], made: Sequence[Effect], own: Sequence[Effect]
+) -> bool:
     """Finds a handler of all failures with a collective of its own, after a loop in which the others wait for another one."""
     first = next((e for e in own if e.param < 0 and e.is_sure), None)
     inside = [e for e in made if e.is_often and e.param < 0 and not e.is_order and e.op != "destroy"]
@@ -277,7 +279,11 @@ def found_in_save(frame: Operators, handler: Handler, body: Sequence[Stmt], made
     is_alone = frame.is_alone() or frame.is_leaving or frame.is_ordered()
     if first.ifs_here > len(frame.conditions) + 1 or first.group or is_alone or not is_broad_handler(handler):
         return False
-    if is_feature_test(handler) or not fails_at(body) or all(frame.caught.get(n) == TOLD for n in handler.names or [""]):
+    if (
+        is_feature_test(handler)
+        or not fails_at(body)
+        or all(frame.caught.get(n) == TOLD for n in handler.names or [""])
+    ):
         return False
     frame.found("LNT202", first.way[0], first, variant="except", caught=_caught(handler), other=waits[0].way[-1].text)
     return True
