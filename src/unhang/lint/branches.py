@@ -288,7 +288,7 @@ class Branches(Calls):
         self._report(finding_of(cause, one, self.path, other=other if is_sure else None), one)
 
     def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
-        if self.is_special and not is_passed:  # it is found where the caller gives the value
+        if self.is_special and not is_passed and effect.param < 0:  # it is found where the caller gives the value
             return
         if self._is_other_side(effect):
             return

@@ -214,7 +214,8 @@ class Operators(Names):
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
         if sort is None and (
-            any(v.dep & (DATA | OWN_STATE | CHANCE) for v in joined) or all(v.sort == sorts.TEST for v in joined)
+            any(v.dep & (DATA | OWN_STATE | CHANCE) for v in joined)
+            or {v.sort for v in joined if v.dep or v.params} == {sorts.TEST}
         ):
             sort = sorts.TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)

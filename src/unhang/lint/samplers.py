@@ -29,7 +29,7 @@ from unhang.lint.ir import (
 )
 from unhang.lint.keeping import has_all_gradients, is_by_batch
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DRAWN, LOSS, MAYBE, OWN_BATCH, RANK, UNEVEN, Given, Summary, Value
+from unhang.lint.values import DRAWN, LOCAL, LOSS, MAYBE, OWN_BATCH, RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.divergence import Cause
@@ -99,7 +99,7 @@ def _is_by_rank(frame: Operators, put_in: str) -> bool:
     """Whether some ranks alone put something into a list in this round, or have left the round before: those of this rank are in it."""
     inside = [c for c, _, depth in frame.conditions if depth >= frame.loops]
     left = [e.cause for e in frame.ways_out if e.kind == "continue" and e.loops == frame.loops]
-    lines = {c.line for c in (*inside, *left) if c.value.dep & RANK and not c.value.group}
+    lines = {c.line for c in (*inside, *left) if c.value.dep & (RANK | LOCAL) and not c.value.group}
     asked = _conditions(frame.function, lines)
     asked = [s for s in asked if not any(isinstance(n, Op) and n.op == "//" for n in nodes_in(s.test))]  # even blocks
     puts = ([any(n.func == Ref(put_in) for n in calls_in(side)) for side in (s.body, s.orelse)] for s in asked)

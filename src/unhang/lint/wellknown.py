@@ -15,12 +15,14 @@ from unhang.lint.special import (
     is_own_seed,
     leaves_of,
     name_of,
+    paths_in,
     value_of_name,
 )
 from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths, tensor_method
 from unhang.lint.values import (
     DATA,
     DRAWN,
+    LOCAL,
     LOSS,
     NO_PARAMS,
     NONE_BY_BATCH,
@@ -30,6 +32,7 @@ from unhang.lint.values import (
     RANK,
     UNEVEN,
     UNKNOWN,
+    Effect,
     Value,
     mixed,
 )
@@ -162,6 +165,12 @@ def _dict(frame: Operators, node: Call, args: list[Value]) -> Value:
     return args[0] if is_own else tensor_method("dict", PLAIN, "dict", args, mixed(*args))
 
 
+def _hash(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """Each process hashes texts with a seed of its own; numbers have one hash everywhere."""
+    is_number = bool(node.args) and (isinstance(args[0].const, int) or name_of(node.args[0]) in _NUMBERS)
+    return PLAIN if is_number or any(is_numbered(p.rpartition(".")[2]) for a in node.args for p in paths_in(a)) else Value(LOCAL)
+
+
 def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
     """A set; one of numbers comes in the same order everywhere."""
     held = of_builtin("set", len(node.args), args, mixed(*args))
@@ -181,6 +190,18 @@ def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
+
+
+def _clip(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """The norm of gradients of which each rank has a part is reduced over all of them."""
+    of = node.args[0].func if node.args and isinstance(node.args[0], Call) else None
+    owner = of.path.removesuffix(".parameters") if isinstance(of, Ref) and of.path.endswith(".parameters") else ""
+    v = frame.ref(owner) if owner else PLAIN
+    if v.sort == ("wrap", "fsdp2"):
+        frame.emit(Effect("clip_grad_norm_", "", (frame.place(node, "clip_grad_norm_"),), "fsdp2"))
+    elif v.kind == "param":
+        frame.emit(Effect("call", "", (frame.place(node, "clip_grad_norm_"),), "", v.sort[1], "clipped"))
+    return PLAIN
 
 
 def _of_graph(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -290,7 +311,7 @@ _SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", 
 ORDERS = {"torch.randperm", "numpy.random.permutation", "numpy.random.shuffle", "random.shuffle", "random.sample"}
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "set": _set, "dict": _dict, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
+    "torch.nn.utils.clip_grad_norm_": _clip, "hash": _hash, "set": _set, "dict": _dict, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     **dict.fromkeys((f"torch.utils.data.{of}DistributedSampler" for of in ("", "distributed.")), lambda f, n, a: Value(sort=("many", sorts.BATCH))),
     **dict.fromkeys(("dgl.distributed.node_split", "dgl.distributed.edge_split"), _of_graph), "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
