@@ -12,6 +12,7 @@ from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
 from unhang.lint.grids import agreed_in, group_of_mesh, made_group
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
+from unhang.lint.keeping import note_plateau
 from unhang.lint.libraries import Collective
 from unhang.lint.logged import own_metric
 from unhang.lint.passing import MAY_MISS, Passing
@@ -333,6 +334,8 @@ class Calls(Passing):
 
     def _stepped(self, node: Call, owner: str, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name. The result of a task raises what the task has raised, here alone."""
+        if name == "step" and args and owner:
+            note_plateau(self, owner, args[0])
         if name == "result" and len(args) < 2 and self.hands_out_work:
             self.alone_before = f"{owner or 'future'}.result()"
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]

@@ -111,6 +111,18 @@ def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
             frame.env[f"{bar.path}.n"] = Value(RANK, zero=by.zero)
 
 
+def note_plateau(frame: Operators, owner: str, loss: Value) -> None:
+    """A scheduler is told the loss of an evaluation: what it makes of the learning rate, and whether that is small by now, depends on it."""
+    own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
+    made = (n.value for f in own for n in f.bindings if Ref(owner) in n.targets and name_of(n.value) == "ReduceLROnPlateau")
+    call = next(made, None)
+    if isinstance(call, Call) and call.args and isinstance(call.args[0], Ref):
+        optimizer, v = call.args[0].path, Value(loss.dep & (LOSS | MAYBE), loss.params)
+        for path in (optimizer, f"self.{optimizer}") if owner.startswith("self.") else (optimizer,):
+            frame.env[f"{path}.param_groups"] = v
+        frame.env[owner] = v
+
+
 def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Given) -> None:
     """After a call of a method, its object keeps what differs between ranks, if it was given that."""
     for name, kept in keeps.items():
