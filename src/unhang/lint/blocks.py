@@ -138,7 +138,8 @@ class Blocks(Branches):
                 way_out.rest[:0] = after_failure(s.body, made)
                 way_out.is_replaced = hands_over(self, handler.body)
         self.ways_out = exits + mine
-        if own and not is_fallback and not is_known and not found_in_save(self, handler, s.body, made, own):
+        is_told = own and (is_leaving or not is_fallback) and found_in_save(self, handler, s.body, made, own)
+        if own and not is_fallback and not is_known and not is_told:
             cause = Cause(PLAIN, handler.line, text, self.path)
             if end in ("", "break", "continue"):
                 close_handler(self, own, made, text)

@@ -114,7 +114,9 @@ def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
 def note_plateau(frame: Operators, owner: str, loss: Value) -> None:
     """A scheduler is told the loss of an evaluation: what it makes of the learning rate, and whether that is small by now, depends on it."""
     own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
-    made = (n.value for f in own for n in f.bindings if Ref(owner) in n.targets and name_of(n.value) == "ReduceLROnPlateau")
+    made = (
+        n.value for f in own for n in f.bindings if Ref(owner) in n.targets and name_of(n.value) == "ReduceLROnPlateau"
+    )
     call = next(made, None)
     if isinstance(call, Call) and call.args and isinstance(call.args[0], Ref):
         optimizer, v = call.args[0].path, Value(loss.dep & (LOSS | MAYBE), loss.params)

@@ -270,9 +270,14 @@ def found_in_handler(
 def found_in_save(
     frame: Operators, handler: Handler, body: Sequence[Stmt], made: Sequence[Effect], own: Sequence[Effect]
 ) -> bool:
-    """Finds a handler of all failures with a collective of its own, after a loop in which the others wait for another one."""
+    """Finds a handler of all failures with a collective of its own, in or after a loop in which the others wait for another one."""
     first = next((e for e in own if e.param < 0 and e.is_sure), None)
     inside = [e for e in made if e.is_often and e.param < 0 and not e.is_order and e.op != "destroy"]
+    last = handler.body[-1] if handler.body else None
+    if not inside and frame.loops and isinstance(last, Leave) and last.kind == "raise" and first is not None:
+        name = first.way[0].text.removesuffix("()").rpartition(".")[2]
+        is_met = any(n.line > first.way[0].line and name_of(n) == name for n in calls_in(frame.function.body))
+        inside = [e for e in made if e.hidden in ("ddp", "fsdp", "fsdp2", "engine") and not is_met]
     waits = [e for e in inside if (e.is_sure or e.hidden) and not e.needs and not e.ifs + e.ifs_here]
     if first is None or not waits or first.op in {e.op for e in waits} or any(e.op == "destroy" for e in own):
         return False

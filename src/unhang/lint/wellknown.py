@@ -168,7 +168,11 @@ def _dict(frame: Operators, node: Call, args: list[Value]) -> Value:
 def _hash(frame: Operators, node: Call, args: list[Value]) -> Value:
     """Each process hashes texts with a seed of its own; numbers have one hash everywhere."""
     is_number = bool(node.args) and (isinstance(args[0].const, int) or name_of(node.args[0]) in _NUMBERS)
-    return PLAIN if is_number or any(is_numbered(p.rpartition(".")[2]) for a in node.args for p in paths_in(a)) else Value(LOCAL)
+    return (
+        PLAIN
+        if is_number or any(is_numbered(p.rpartition(".")[2]) for a in node.args for p in paths_in(a))
+        else Value(LOCAL)
+    )
 
 
 def _set(frame: Operators, node: Call, args: list[Value]) -> Value:

@@ -139,3 +139,30 @@ def all_refuse(net, loader):
     except Stopped:
         save(model, "last.pt")
         raise
+
+
+def told_to_all(message):
+    out = [None] * dist.get_world_size()
+    dist.all_gather_object(out, message)
+    print(out)
+
+
+def logs_in_the_loop(net, loader):
+    model = DDP(net)
+    for batch in loader:
+        try:
+            model(batch).sum().backward()
+        except RuntimeError as error:
+            told_to_all(str(error))  # LNT202
+            raise
+
+
+def told_in_each_round(net, loader):
+    model = DDP(net)
+    for batch in loader:
+        try:
+            model(batch).sum().backward()
+        except RuntimeError as error:
+            told_to_all(str(error))
+            raise
+        told_to_all("")
