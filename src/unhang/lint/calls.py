@@ -69,13 +69,8 @@ _IS_PLAIN = re.compile(
 )
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _JOINS = {
-    "torch.cat",
-    "torch.concat",
-    "torch.stack",
-    "numpy.concatenate",
-    "numpy.stack",
-    "torch.utils.data.TensorDataset",
-}
+    *("torch.cat", "torch.concat", "torch.stack", "numpy.concatenate", "numpy.stack", "torch.utils.data.TensorDataset"),
+}  # fmt: skip
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _WRITES = {"copy", "copyfile", "move", "write_text", "write_bytes", "save", "savez", "save_file", "dump"}
@@ -214,9 +209,7 @@ class Calls(Passing):
             return self._backward(node, sort)
         if kind == "many" and name in ("values", "children", "parameters"):
             return base
-        if kind == "mesh" and name == "get_group":
-            return group_of_mesh(sort, args)
-        return base if kind == "rank" and name == "item" else None
+        return base if kind == "rank" and name == "item" else group_of_mesh(sort, name, args)
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
@@ -334,8 +327,7 @@ class Calls(Passing):
 
     def _stepped(self, node: Call, owner: str, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name. The result of a task raises what the task has raised, here alone."""
-        if name == "step" and args and owner:
-            note_plateau(self, owner, args[0])
+        note_plateau(self, owner, name, args)
         if name == "result" and len(args) < 2 and self.hands_out_work:
             self.alone_before = f"{owner or 'future'}.result()"
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
@@ -346,9 +338,8 @@ class Calls(Passing):
     def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
         group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
-        if given is not None:
+        if given is not None and made.op not in GROUPS:
             group = self.group_of(given)
-        group = "" if made.op in GROUPS else group
         is_plain = keeps_whole(self, node, made.op)
         doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
@@ -365,13 +356,6 @@ class Calls(Passing):
                     self.unified.add(old.sort[1])
                 self.env[expr.path] = agreed_in(self, group, old)
         if made.op in GROUPS:
-            if (
-                made.op == "new_group"
-                and args
-                and (args[0].dep & RANK or args[0].sort == sorts.BLOCK)
-                and not self.loops
-            ):
-                found_in_call(self, "new_group", "own members", node, args)
             return made_group(self, node, made.op, name, args)
         return Value(sort=sorts.AGREED) if made.returns else PLAIN
 

@@ -20,6 +20,7 @@ def made_group(frame: Operators, node: Call, op: str, name: str, args: list[Valu
         shape = node.given("mesh_shape", 1)
         is_grid = isinstance(shape, Op) and shape.op == "seq" and sum(p != Const(1) for p in shape.parts) > 1
         return Value(sort=sorts.GRID) if is_grid else PLAIN
+    _found_in_members(frame, node, args)
     if name == "new_subgroups" and not node.given("group", 1):
         return Value(sort=("tuple", (Value(sort=sorts.PART_GROUP), PLAIN)))
     members = node.given("ranks", 0)
@@ -38,14 +39,20 @@ def _begins_anew(frame: Operators, members: Expr) -> bool:
     return is_one and not isinstance(ranges[0].args[0], Const)
 
 
-def group_of_mesh(sort: tuple[object, ...], args: list[Value]) -> Value:
-    """`mesh["tp"].get_group()`, `mesh.get_group("tp")`: the group of this rank along one dimension of several."""
+def _found_in_members(frame: Operators, node: Call, args: list[Value]) -> None:
+    """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
+    of = node.args[0] if args and not frame.loops and (args[0].dep & RANK or args[0].sort == sorts.BLOCK) else None
+    if of is None or (isinstance(of, Op) and of.op == "seq" and len(of.parts) == 1):
+        return
+    if not frame.is_special and "use_local_synchronization" not in node.names:
+        frame.found("LNT104", node, variant="own", call="new_group()")
+
+
+def group_of_mesh(sort: tuple[object, ...] | None, name: str, args: list[Value]) -> Value | None:
+    """`mesh["tp"].get_group()`, `mesh.get_group("tp")`: the group of this rank along one dimension of several; None: something else is asked."""
+    if sort not in (sorts.GRID, sorts.GRID_PART) or name != "get_group":
+        return None
     return Value(sort=sorts.PART_GROUP) if sort == sorts.GRID_PART or args else PLAIN
-
-
-def in_mesh(sort: tuple[object, ...], at: Value) -> Value:
-    """`mesh["tp"]`: one dimension of several."""
-    return Value(sort=sorts.GRID_PART) if sort == sorts.GRID and isinstance(at.const, str) else PLAIN
 
 
 def found_in_source(frame: Operators, node: Call, last: str, source: Expr | None, group: Expr | None) -> None:

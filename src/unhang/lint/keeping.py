@@ -10,7 +10,6 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set
 from unhang.lint.special import name_of
 from unhang.lint.values import (
     DATA,
-    DIFFERS,
     DRAWN,
     LOCAL,
     LOSS,
@@ -111,15 +110,15 @@ def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
             frame.env[f"{bar.path}.n"] = Value(RANK, zero=by.zero)
 
 
-def note_plateau(frame: Operators, owner: str, loss: Value) -> None:
+def note_plateau(frame: Operators, owner: str, name: str, args: list[Value]) -> None:
     """A scheduler is told the loss of an evaluation: what it makes of the learning rate, and whether that is small by now, depends on it."""
+    if name != "step" or not args or not owner:
+        return
     own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
-    made = (
-        n.value for f in own for n in f.bindings if Ref(owner) in n.targets and name_of(n.value) == "ReduceLROnPlateau"
-    )
-    call = next(made, None)
+    made = (n.value for f in own for n in f.bindings if Ref(owner) in n.targets)
+    call = next((v for v in made if name_of(v) == "ReduceLROnPlateau"), None)
     if isinstance(call, Call) and call.args and isinstance(call.args[0], Ref):
-        optimizer, v = call.args[0].path, Value(loss.dep & (LOSS | MAYBE), loss.params)
+        optimizer, v = call.args[0].path, Value(args[0].dep & (LOSS | MAYBE), args[0].params)
         for path in (optimizer, f"self.{optimizer}") if owner.startswith("self.") else (optimizer,):
             frame.env[f"{path}.param_groups"] = v
         frame.env[owner] = v

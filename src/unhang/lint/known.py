@@ -171,11 +171,8 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
     },
     "apex": {"()": "", "forward": "", "backward": "backward"},  # its forward keeps to itself
     "ddp without buffers": {"()": "", "forward": "", "backward": "backward"},
-    "fsdp2": {
-        **dict.fromkeys(("()", "forward", "generate"), "forward"),
-        "backward": "backward",
-        "clipped": "clip_grad_norm_",  # by a function of torch that is given its parameters
-    },
+    "fsdp2": dict.fromkeys(("()", "forward", "generate"), "forward")
+    | {"backward": "backward", "clipped": "clip_grad_norm_"},  # by a function of torch
     "engine": {
         "()": "forward",
         "forward": "forward",

@@ -14,7 +14,6 @@ from unhang.lint.buffers import Buffers, finds_unused
 from unhang.lint.graphs import have_graphs
 from unhang.lint.ir import File, Found
 from unhang.lint.keeping import is_filled_by_batches, set_by_threads
-from unhang.lint.loaders import NUMBER
 from unhang.lint.makers import NO_NAMES, Makers
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
@@ -154,15 +153,8 @@ class Link(Makers):
         for key, f in functions.items():
             is_layer = trains and f.name == "forward" and not filters.isdisjoint(f.words)
             draws = trains and f.owner and not known.DRAWS.isdisjoint(f.words)
-            asks = self.meeting_properties and asked.search(bytes(f.raw))
-            if (
-                f.is_generator
-                or f.name == "__iter__"
-                or is_layer
-                or draws
-                or asks
-                or (NUMBER in f.parameters and self.deals_out)
-            ):
+            asks = (self.meeting_properties and asked.search(bytes(f.raw))) or self.takes_number(f)
+            if f.is_generator or f.name == "__iter__" or is_layer or draws or asks:
                 yield key
 
     @cached_property

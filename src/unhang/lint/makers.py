@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, libraries, sorts
 from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
-from unhang.lint.loaders import deals_out
+from unhang.lint.loaders import NUMBER, deals_out
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.unnamed import UNNAMED
@@ -156,6 +156,8 @@ class Makers:
 
     def is_used_as(self, frame: Names, file: int, at: int, receiver: str) -> bool:
         """Whether all that a class, or a function, calls on a receiver are methods of the class of one method, and several of them."""
+        if self.project.by_name(self.project.function(file, at).name) is not None:
+            return True  # nobody else would give that name
         own = [
             f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)
         ]
@@ -163,6 +165,15 @@ class Makers:
         names = {last for of, _, last in (p.rpartition(".") for p in paths) if of == receiver}
         cls = self.project.function(file, at).owner
         return len(names) > 1 and all(self.project.method(file, cls, name) is not None for name in names)
+
+    def by_last_word(self, receiver: str, name: str) -> tuple[int, int] | None:
+        """The one method of the project of this name, if its class ends with the word of the receiver: `pool.give` of a `BlockPool`."""
+        methods = self.project.methods_called(name)
+        word = receiver.rpartition(".")[2].rpartition("_")[2]
+        is_one = (
+            len(methods) == 1 and len(word) > 3 and self.project.function(*methods[0][1:]).owner.endswith(word.title())
+        )
+        return methods[0][1:] if is_one else None
 
     def kept_by_state(self, path: str) -> Value | None:
         """What an attribute is of what nobody knows, but is called like its class, if a rank puts something there as its own memory, disk or clock allows; None: something else."""
@@ -200,6 +211,10 @@ class Makers:
     def own_seeds(self) -> set[str]:
         """The libraries to whose generator of the process each rank gives a seed of its own."""
         return set().union(*(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS)))
+
+    def takes_number(self, function: Function) -> bool:
+        """Whether a function is given the number of a loader that the project deals out itself."""
+        return NUMBER in function.parameters and self.deals_out
 
     @cached_property
     def deals_out(self) -> bool:

@@ -36,9 +36,10 @@ def _decided_by(function: Function, path: str) -> set[str]:
     """The names in what decides whether, and to what, a path is set; and in what these are computed from."""
     target = Ref(path)
     asked: list[Expr] = [n.value for n in function.bindings if target in n.targets]
-    for n in statements_in(function.body):
-        if isinstance(n, If) and any(target in getattr(s, "targets", ()) for s in statements_in([n.body, n.orelse])):
-            asked.append(n.test)
+    ifs = (n for n in statements_in(function.body) if isinstance(n, If))
+    asked += [
+        n.test for n in ifs if any(target in getattr(s, "targets", ()) for s in statements_in([n.body, n.orelse]))
+    ]
     seen, todo = set[str](), _names(asked)
     while todo:
         seen |= todo

@@ -12,11 +12,11 @@ from unhang.lint.conditions import (
     implied,
     is_choice,
     is_defined,
+    is_fixed,
     is_never_a_rank,
 )
 from unhang.lint.doubts import works
 from unhang.lint.graphs import is_half, note_use, parts_graphs
-from unhang.lint.grids import in_mesh
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
 from unhang.lint.nones import as_asked_for
@@ -294,10 +294,8 @@ class Operators(Names):
             return Value(RANK)  # a rank of the group that this one is in
         if v.sort in (sorts.OWN_KEYS, sorts.BESIDE):
             return PLAIN
-        if v.kind == "table":
+        if v.kind in ("table", "mesh"):
             return special.in_table(v.sort, at)
-        if v.kind == "mesh":
-            return in_mesh(v.sort, at)
         if v.kind == "words":  # of a batch
             of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
             return of_word
@@ -337,11 +335,6 @@ class Operators(Names):
         dep |= at.dep & (DRAWN | (OWN_BATCH if at.sort == sorts.BATCH else 0))  # what is picked in an order of its own
         params = v.params | at.params if at.sort == sorts.DRAW else v.params
         return Value(dep, params) if dep or params else PLAIN
-
-
-def is_fixed(frame: Operators, e: Expr) -> bool:
-    """Whether it is a parameter for which a caller has given this constant."""
-    return isinstance(e, Ref) and e.path in frame.fixed
 
 
 def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:

@@ -114,8 +114,7 @@ class Passing(Operators):
         is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
         cls = self.link.project.function(*target).owner.rpartition(".")[2].lower()
         is_told |= cls == owner.rpartition(".")[2].replace("_", "").lower()
-        is_told = is_told or self.link.is_made_as(*target, owner) or self.link.project.by_name(name) is not None
-        is_told = is_told or self.link.is_used_as(self, *target, owner)
+        is_told = is_told or self.link.is_made_as(*target, owner) or self.link.is_used_as(self, *target, owner)
         self.guesses += not is_told
         result = self._function(node, ("bound", *target), args, name)
         self.guesses -= not is_told
@@ -127,7 +126,7 @@ class Passing(Operators):
             return None
         by_receiver = self.link.project.by_receiver(owner, name, is_exact=base.sort is not None)
         named = by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
-        return named or self.link.project.by_last_word(owner, name)
+        return named or self.link.by_last_word(owner, name)
 
     def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
         """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives, or else the one that sets something there."""
@@ -369,7 +368,7 @@ class Passing(Operators):
             inside = given[r.const[1]][1].sort if r.const[1] in given else None
             return r._replace(const=inside[:3] if inside is not None and inside[0] in ("obj", "param") else UNKNOWN)
         joined = mixed(*(as_drawn(plain_length(given[i][1])) for i in r.params if i in given))
-        sort = r.sort if r.sort != sorts.DRAW or joined.params else None
+        sort: Any = r.sort if r.sort != sorts.DRAW or joined.params else None
         if sort == sorts.OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
                 return Value(UNEVEN, joined.params, sorts.OWN_KEYS)

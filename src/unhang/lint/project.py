@@ -216,13 +216,6 @@ class Project:
             alike = [c for c in alike if self.function(*c[1:]).words]
         return alike[0][1:] if len(alike) == 1 else None
 
-    def by_last_word(self, receiver: str, name: str) -> tuple[int, int] | None:
-        """The one method of the project of this name, if its class ends with the word of the receiver: `pool.give` of a `BlockPool`."""
-        methods = self.methods_called(name)
-        word = receiver.rpartition(".")[2].rpartition("_")[2]
-        is_one = len(methods) == 1 and len(word) > 3 and self.function(*methods[0][1:]).owner.endswith(word.title())
-        return methods[0][1:] if is_one else None
-
     def by_name(self, name: str) -> tuple[int, int] | None:
         """The one method of the project of this name, if it is a name that nobody else would give: `format_for_prediction`."""
         if name in known.WORDS or _DISTINCT.fullmatch(name) is None:

@@ -148,15 +148,6 @@ def _log(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
         frame.found("LNT110", node, collective=_text(node), condition=of.path if isinstance(of, Ref) else "it")
 
 
-def _new_group(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
-    """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
-    match node.args:
-        case [Op(op="seq", parts=[_]), *_]:
-            return
-    if full == "own members" and not frame.is_special and "use_local_synchronization" not in node.names:
-        frame.found("LNT104", node, variant="own", call="new_group()")
-
-
 def found_in_stop(frame: Operators, path: str, line: int, cause: Cause) -> None:
     """A flag that stops a trainer, set where only some ranks come, or when each of them thinks so, and not broadcast after that."""
     by_rank, is_own = cause.value.dep & RANK, cause.value.dep & DIFFERS == LOSS
@@ -173,7 +164,7 @@ def found_in_stop(frame: Operators, path: str, line: int, cause: Cause) -> None:
 
 _CALLS: dict[str, Callable[[Operators, str, Call, list[Value]], None]] = {
     "Thread": _thread, **dict.fromkeys(("submit", "Timer", "to_thread", "run_in_executor"), _submitted),
-    "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
+    "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward,
     "log_dict": _log,
 }  # fmt: skip
 
