@@ -180,7 +180,7 @@ class Operators(Names):
             return Value(by[v.sort], sort=sorts.TEST)
         if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
             return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
-        sort = v.sort if v.sort == sorts.AGREED else None
+        sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
         return v._replace(sort=sort, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:

@@ -10,6 +10,7 @@ from unhang.lint import sorts
 from unhang.lint.ir import Call, Const, Expr, Leave, Op, Ref, nodes_in
 from unhang.lint.picks import attribute_picked
 from unhang.lint.samplers import is_counted, is_rounded_up
+from unhang.lint.shards import own_gradients
 from unhang.lint.special import (
     is_numbered,
     is_own_seed,
@@ -208,6 +209,12 @@ def _clip(frame: Operators, node: Call, args: list[Value]) -> Value:
     return PLAIN
 
 
+def _finite(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """Whether numbers are finite; those of gradients of which each rank has a part are its own."""
+    made = tensor_method(f"torch.{name_of(node)}", PLAIN, name_of(node), args, mixed(*args))
+    return own_gradients(frame, node) or made
+
+
 def _of_graph(frame: Operators, node: Call, args: list[Value]) -> Value:
     """The nodes of this rank's own part of a graph: as many everywhere, unless somebody says otherwise."""
     return Value(UNEVEN, sort=("share", "part of a graph")) if node.given("force_even") == Const(False) else PLAIN
@@ -315,7 +322,7 @@ _SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", 
 ORDERS = {"torch.randperm", "numpy.random.permutation", "numpy.random.shuffle", "random.shuffle", "random.sample"}
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "torch.nn.utils.clip_grad_norm_": _clip, "hash": _hash, "dict": _dict,
+    **dict.fromkeys(("torch.isfinite", "torch.isnan", "torch.isinf"), _finite), "torch.nn.utils.clip_grad_norm_": _clip, "hash": _hash, "dict": _dict,
     "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     **dict.fromkeys((f"torch.utils.data.{of}DistributedSampler" for of in ("", "distributed.")), lambda f, n, a: Value(sort=("many", sorts.BATCH))),
