@@ -327,7 +327,8 @@ class Calls(Passing):
 
     def _stepped(self, node: Call, owner: str, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name. The result of a task raises what the task has raised, here alone."""
-        note_plateau(self, owner, name, args)
+        if name == "step":
+            note_plateau(self, owner, args)
         if name == "result" and len(args) < 2 and self.hands_out_work:
             self.alone_before = f"{owner or 'future'}.result()"
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]

@@ -110,9 +110,9 @@ def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
             frame.env[f"{bar.path}.n"] = Value(RANK, zero=by.zero)
 
 
-def note_plateau(frame: Operators, owner: str, name: str, args: list[Value]) -> None:
+def note_plateau(frame: Operators, owner: str, args: list[Value]) -> None:
     """A scheduler is told the loss of an evaluation: what it makes of the learning rate, and whether that is small by now, depends on it."""
-    if name != "step" or not args or not owner:
+    if not args or not owner:
         return
     own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
     made = (n.value for f in own for n in f.bindings if Ref(owner) in n.targets)

@@ -158,17 +158,15 @@ class Makers:
         """Whether all that a class, or a function, calls on a receiver are methods of the class of one method, and several of them."""
         if self.project.by_name(self.project.function(file, at).name) is not None:
             return True  # nobody else would give that name
-        own = [
-            f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)
-        ]
-        paths = (n.func.path for f in own for n in calls_in(f.body) if isinstance(n.func, Ref))
-        names = {last for of, _, last in (p.rpartition(".") for p in paths) if of == receiver}
-        cls = self.project.function(file, at).owner
+        called = frame.function.notes.get("called") or frame.function.notes.setdefault("called", _called_in(frame))
+        names, cls = called.get(receiver, ()), self.project.function(file, at).owner
         return len(names) > 1 and all(self.project.method(file, cls, name) is not None for name in names)
 
     def by_last_word(self, receiver: str, name: str) -> tuple[int, int] | None:
         """The one method of the project of this name, if its class ends with the word of the receiver: `pool.give` of a `BlockPool`."""
         methods = self.project.methods_called(name)
+        if len(methods) != 1:
+            return None
         word = receiver.rpartition(".")[2].rpartition("_")[2]
         is_one = (
             len(methods) == 1 and len(word) > 3 and self.project.function(*methods[0][1:]).owner.endswith(word.title())
@@ -263,6 +261,17 @@ class Makers:
                 todo[:0] = callers
             function.notes["evaluated"] = bool(todo)
         return bool(function.notes["evaluated"])
+
+
+def _called_in(frame: Names) -> dict[str, set[str]]:
+    """What a function, and the others of its class, call on each receiver."""
+    called: dict[str, set[str]] = {}
+    for f in frame.source.functions:
+        if f is frame.function or (f.owner and f.owner == frame.function.owner):
+            for n in calls_in(f.body):
+                of, _, last = n.func.path.rpartition(".") if isinstance(n.func, Ref) else ("", "", "")
+                called.setdefault(of, set()).add(last)
+    return called
 
 
 def _sets_stage(n: Node) -> bool:
