@@ -158,6 +158,8 @@ class Makers:
         """Whether all that a class, or a function, calls on a receiver are methods of the class of one method, and several of them."""
         if self.project.by_name(self.project.function(file, at).name) is not None:
             return True  # nobody else would give that name
+        if not self.summary(file, at).effects:
+            return False
         called = frame.function.notes.get("called") or frame.function.notes.setdefault("called", _called_in(frame))
         names, cls = called.get(receiver, ()), self.project.function(file, at).owner
         return len(names) > 1 and all(self.project.method(file, cls, name) is not None for name in names)

@@ -42,9 +42,9 @@ def _is_own(frame: Operators, e: Expr, steps: int = 2) -> bool:
     """`parts[rank]`, or a name for that; the parameters of what FSDP wraps."""
     match e:
         case Op(op="[]", parts=[_, index]):
-            return frame.value(index).sort == ("rank",)
+            return bool(frame.value(index).sort == ("rank",))
         case Call(func=Ref(path=path)) if name_of(e) in _GIVES_ALL:
-            return frame.ref(path.rpartition(".")[0]).sort == ("wrap", "fsdp")
+            return bool(frame.ref(path.rpartition(".")[0]).sort == ("wrap", "fsdp"))
         case Ref() if steps:
             own = [
                 f
