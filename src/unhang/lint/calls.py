@@ -10,7 +10,7 @@ from unhang.lint.arguments import keeps_whole, name_at, of_result
 from unhang.lint.divergence import GROUPS
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
-from unhang.lint.grids import agreed_in, group_of_mesh, made_group
+from unhang.lint.grids import agreed_in, group_of_mesh, is_over_group, made_group
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
 from unhang.lint.keeping import note_plateau
 from unhang.lint.libraries import Collective
@@ -221,7 +221,7 @@ class Calls(Passing):
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
-        of_some = sort == "ddp" and not is_none(node.given("process_group"))
+        of_some = (sort == "ddp" and not is_none(node.given("process_group"))) or is_over_group(self, node)
         if sort == "ddp" and self._keeps_to_itself(node):
             sort = "ddp without buffers"
         is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))

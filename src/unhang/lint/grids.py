@@ -55,6 +55,12 @@ def group_of_mesh(sort: tuple[object, ...] | None, name: str, args: list[Value])
     return Value(sort=sorts.PART_GROUP) if sort == sorts.GRID_PART or args else PLAIN
 
 
+def is_over_group(frame: Operators, node: Call) -> bool:
+    """Whether a module is sharded over a mesh that is made of a group: over the members of that alone."""
+    mesh = node.given("mesh") or node.given("device_mesh")
+    return isinstance(mesh, Ref) and frame.ref(mesh.path).sort == sorts.GRID_GROUP
+
+
 def found_in_source(frame: Operators, node: Call, last: str, source: Expr | None, group: Expr | None) -> None:
     """`broadcast(x, src=0, group=group)`: the first rank of all is no member of the other groups."""
     if group is None or source != Const(0) or frame.is_under(RANK):

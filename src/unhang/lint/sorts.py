@@ -41,5 +41,6 @@ PICKED_LAYER = ("picked layer",)  # of a module, by a word
 DRAW = ("draw",)  # what is drawn by a generator that somebody gives
 GRID = ("mesh", "several")  # of more than one dimension
 GRID_PART = ("mesh", "one")  # one dimension of several
+GRID_GROUP = ("mesh", "of a group")
 PART_GROUP = ("group", "one of several")  # each rank is in another one of these
 ALONE = ("alone",)  # a metric that keeps to itself where it is computed

@@ -327,7 +327,7 @@ SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     **dict.fromkeys((f"torch.utils.data.{of}DistributedSampler" for of in ("", "distributed.")), lambda f, n, a: Value(sort=("many", sorts.BATCH))),
     **dict.fromkeys(("dgl.distributed.node_split", "dgl.distributed.edge_split"), _of_graph),
-    "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
+    "torch.distributed.device_mesh.DeviceMesh.from_group": lambda f, n, a: Value(sort=sorts.GRID_GROUP), "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
     "torch_xla.core.xla_model.xla_device": lambda f, n, a: Value(sort=sorts.CORE), "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
     **dict.fromkeys((f"torch.distributed.{of}.DTensor.from_local" for of in ("tensor", "_tensor")), _from_shard),

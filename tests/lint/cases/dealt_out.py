@@ -1,6 +1,7 @@
 """Shares that are dealt out: how many rounds a rank makes, and what evens them before."""
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 
@@ -70,3 +71,25 @@ def whole(items, world):
     dealt_if_even(checked(items, world), world)
     for one in filled(items, world)[dist.get_rank() :: world]:
         dist.all_reduce(one)
+
+
+class OfSome:
+    """Healthy: the others are no members of the group over which it is sharded."""
+
+    def __init__(self, model, group):
+        mesh = DeviceMesh.from_group(group, "cuda")
+        self.model = model
+        fully_shard(self.model, mesh=mesh)
+
+    def run(self, batch):
+        self.model(batch).sum().backward()
+
+
+def with_a_judge(model, batch, rank, judge):
+    group = dist.new_group(list(range(judge)))
+    some = OfSome(model, group)
+    if rank == judge:
+        print("waits for the others")
+    else:
+        some.run(batch)
+    dist.barrier()
