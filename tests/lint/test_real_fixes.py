@@ -24,7 +24,7 @@ nine more are found there, none of the others, and all their mended programs are
 `nineteenth` (8 of 15, one more with what is less sure, and no mended program found) was measured after that,
 `twentieth` (3 of 15, two more with what is less sure, and no mended program found) by the same rules, and then both served so too:
 nine more are found there, two of the others, and all their mended programs are quiet.
-`twentyfirst` (0 of 15, and no mended program found) was measured after that.
+`twentyfirst` (0 of 15, and no mended program found) was measured after that, and then served so too: eleven are found there, and three of the others.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """
@@ -41,7 +41,7 @@ from unhang.lint.checking import lint_paths
 PAIRS = Path(__file__).parent / "fixes"
 FOUND = {
     "first": {"01", "02", "03", "04", "10", "18", "20", "21", "23", "24", "25", "26", "27", "28"},
-    "last": {"01", "02", "03", "06", "07", "09", "12", "17", "19", "21", "23", "24", "25"},
+    "last": {"01", "02", "03", "06", "07", "08", "09", "12", "17", "19", "21", "23", "24", "25"},
     "third": {"01", "02", "03", "06", "08", "14", "16"},
     "fourth": {"03", "04", "05", "07", "08", "09", "11", "20", "21", "22", "25"},
     "fifth": {"01", "03", "05", "06", "10", "11", "15", "16", "17", "23", "24", "26", "27"},
@@ -49,7 +49,7 @@ FOUND = {
     "seventh": {"01", "02", "03", "04", "05", "07", "09", "10"},
     "eighth": {"01", "02", "03", "06", "08", "09", "10", "11", "12", "13", "15"},
     "ninth": {"02", "05", "10", "11", "12", "13", "14"},
-    "tenth": {"02", "06", "08", "13", "14"},
+    "tenth": {"02", "06", "08", "11", "13", "14"},
     "eleventh": {"01", "02", "03", "05", "07", "08", "10", "11", "14", "15"},
     "twelfth": {"01", "02", "03", "04", "05", "06", "08", "10", "13", "14", "15"},
     "thirteenth": {"02", "03", "04", "05", "07", "08", "09", "11", "13"},
@@ -57,15 +57,15 @@ FOUND = {
     "fifteenth": {"01", "02", "03", "04", "05", "06", "08", "09", "10", "12", "13", "14", "15"},
     "sixteenth": {"01", "02", "03", "07", "09", "10", "11", "13", "14"},
     "seventeenth": {"01", "02", "04", "05", "06", "09", "10", "11", "12", "13", "14"},
-    "eighteenth": {"01", "03", "04", "08", "09", "11", "15"},
+    "eighteenth": {"01", "03", "04", "08", "09", "10", "11", "15"},
     "nineteenth": {"01", "02", "03", "04", "05", "07", "08", "10", "11", "13", "14", "15"},
     "twentieth": {"01", "04", "05", "07", "08", "09", "11", "12"},
-    "twentyfirst": set[str](),
+    "twentyfirst": {"01", "02", "05", "06", "07", "08", "11", "12", "13", "14", "15"},
 }
 # Found by rules that are off by default, or with --depth 9.
 MORE = {
     "first": set[str](),
-    "last": {"08", "14"},
+    "last": {"14"},
     "third": set[str](),
     "fourth": set[str](),
     "fifth": set[str](),
@@ -73,7 +73,7 @@ MORE = {
     "seventh": set[str](),
     "eighth": set[str](),
     "ninth": set[str](),
-    "tenth": set[str](),
+    "tenth": {"15"},
     "eleventh": set[str](),
     "twelfth": {"11"},
     "thirteenth": set[str](),

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known, sorts
+from unhang.lint.grids import found_in_source
 from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.libraries import Collective
+from unhang.lint.loaders import NUMBER
 from unhang.lint.special import is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
@@ -36,9 +38,13 @@ def _source(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """`broadcast(x, src=rank)`: every rank names itself. Under a condition on the rank it may name the one it is for."""
     last = full.rpartition(".")[2]
     at = _SOURCE_AT.get(last, -1)
-    if known.collective(full) is None or not full.startswith("torch.distributed.") or node.given("group", at + 1):
+    if known.collective(full) is None or not full.startswith("torch.distributed."):
         return
     given = value_given(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
+    group = node.given("group", at + 1)
+    if group is not None:
+        found_in_source(frame, node, last, given[0] if given is not None else None, group)
+        return
     if given is None or given[1].sort not in (("rank",), sorts.LOCAL_RANK) or not isinstance(given[0], Ref | Call):
         return
     if isinstance(given[0], Ref) and given[0].path in frame.function.parameters:  # of the caller's choice
@@ -180,6 +186,8 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         return Value(0, frozenset((i,)), ("param", i))
     if by_name is not PLAIN or name[0] == "*":
         return by_name
+    if name == NUMBER and function.owner and link.deals_out:
+        return Value(OWN_BATCH, frozenset((i,)), ("param", i))
     is_data = is_batch(name) and function.name != "__init__" and is_none(function.default_of(i))
     return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
 

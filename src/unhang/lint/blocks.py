@@ -32,6 +32,7 @@ from unhang.lint.single import (
     fails_at,
     found_in_endless_loop,
     found_in_handler,
+    found_in_save,
     hands_over,
     is_broad_handler,
     is_feature_test,
@@ -137,7 +138,8 @@ class Blocks(Branches):
                 way_out.rest[:0] = after_failure(s.body, made)
                 way_out.is_replaced = hands_over(self, handler.body)
         self.ways_out = exits + mine
-        if own and not is_fallback and not is_known:
+        is_told = own and (is_leaving or not is_fallback) and found_in_save(self, handler, s.body, made, own)
+        if own and not is_fallback and not is_known and not is_told:
             cause = Cause(PLAIN, handler.line, text, self.path)
             if end in ("", "break", "continue"):
                 close_handler(self, own, made, text)
@@ -226,6 +228,7 @@ class Blocks(Branches):
         self.counts |= over.params if is_for and made and over.kind == "sized" else NO_PARAMS
         over = over._replace(dep=LOSS) if is_for and over.sort == sorts.FILLED else over
         uneven = uneven or (is_for and over.dep & DATA and over.sort in (sorts.FILLED, ("share", "range")))
+        together &= over.sort != sorts.ROUNDS  # who has tried often enough leaves alone
         if uneven and made and not self.uneven_is_fine and not (is_for and (together or self._begins_anew(s))):
             self._uneven(s, over, made, mark)
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]

@@ -33,7 +33,8 @@ from unhang.lint.divergence import (
     Cause,
     Exit,
     Pending,
-    asks_if_empty,
+    as_drawn,
+    asked_of_layers,
     compared,
     either_way,
     finding_of,
@@ -249,8 +250,8 @@ class Branches(Calls):
         differs = cause.value.dep & DIFFERS
         found_alone(self, cause, here, there)
         only_here, only_there = compared(here, there, cause)
-        if not differs and asks_if_empty(cause) and self._in_forward():
-            self._leave_out(cause, here, there)
+        if not differs and self._in_forward() and (asked := asked_of_layers(cause)):
+            self._leave_out(cause, here, there, asked)
         is_told = cause.value.dep & RANK and (takes_orders(only_here) or takes_orders(only_there))
         if is_told or (not only_here and not only_there):
             self.effects += sorted([there, here], key=lambda made: (len(made), any(e.after for e in made)))[-1]
@@ -287,7 +288,7 @@ class Branches(Calls):
         self._report(finding_of(cause, one, self.path, other=other if is_sure else None), one)
 
     def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
-        if self.is_special and not is_passed:  # it is found where the caller gives the value
+        if self.is_special and not is_passed and effect.param < 0:  # it is found where the caller gives the value
             return
         if self._is_other_side(effect):
             return
@@ -356,13 +357,13 @@ class Branches(Calls):
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
 
-    def _leave_out(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
-        """Layers that run on one side of a condition which asks if there is anything in a parameter."""
+    def _leave_out(self, cause: Cause, here: list[Effect], there: list[Effect], asked: str) -> None:
+        """Layers that run on one side of a condition which asks if there is anything in a parameter, or what it is."""
         keys = {e.key for e in here} & {e.key for e in there}
         alone = [e for e in here + there if e.hidden == "module" and e.is_sure and e.key not in keys]
         for effect in alone[:1]:
-            found = finding_of(cause, effect, self.path)
-            self.later += [Conditional(i, "is empty", found, self.path) for i in cause.value.params]
+            found = finding_of(as_drawn(cause) if asked == "is drawn" else cause, effect, self.path)
+            self.later += [Conditional(i, asked, found, self.path) for i in cause.value.params]
 
     def _has_made(self, effect: Effect, text: str) -> bool:
         """Whether what a condition asks for comes from a call of the parameter that makes an effect."""
@@ -376,9 +377,9 @@ class Branches(Calls):
         """Layers that do not run where a parameter is None, or has nothing in it: a finding, if it is so on some ranks."""
         made = {e.key for e in way_out.made}
         missed = [e for e in way_out.rest if e.hidden == "module" and e.is_sure and e.key not in made]
-        asked = "is None" if way_out.cause.value.sort == ("none test",) else "is empty"
+        asked = asked_of_layers(way_out.cause)
         for effect in missed[:1]:
-            found = finding_of(way_out.cause, effect, self.path)
+            found = finding_of(as_drawn(way_out.cause) if asked == "is drawn" else way_out.cause, effect, self.path)
             self.later += [Conditional(i, asked, found, self.path) for i in way_out.cause.value.params]
 
 

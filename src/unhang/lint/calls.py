@@ -7,12 +7,16 @@ from typing import Any
 
 from unhang.lint import known, sorts
 from unhang.lint.arguments import keeps_whole, name_at, of_result
+from unhang.lint.divergence import GROUPS
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
+from unhang.lint.grids import agreed_in, group_of_mesh, is_over_group, made_group
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Op, Ref
+from unhang.lint.keeping import note_plateau
 from unhang.lint.libraries import Collective
 from unhang.lint.logged import own_metric
 from unhang.lint.passing import MAY_MISS, Passing
+from unhang.lint.picks import found_in_pick
 from unhang.lint.replicas import is_for_core, replica
 from unhang.lint.single import found_in_call
 from unhang.lint.special import (
@@ -50,7 +54,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )
-from unhang.lint.wellknown import ORDERS, SPECIAL, drawn, is_own_metric, is_own_order, metric
+from unhang.lint.wellknown import ORDERS, SPECIAL, drawn, drawn_by, is_own_metric, is_own_order, metric
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -65,13 +69,8 @@ _IS_PLAIN = re.compile(
 )
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _JOINS = {
-    "torch.cat",
-    "torch.concat",
-    "torch.stack",
-    "numpy.concatenate",
-    "numpy.stack",
-    "torch.utils.data.TensorDataset",
-}
+    *("torch.cat", "torch.concat", "torch.stack", "numpy.concatenate", "numpy.stack", "torch.utils.data.TensorDataset"),
+}  # fmt: skip
 _RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _WRITES = {"copy", "copyfile", "move", "write_text", "write_bytes", "save", "savez", "save_file", "dump"}
@@ -87,7 +86,7 @@ class Calls(Passing):
         if full in known.LOCAL_SOURCES:
             return Value(LOCAL)
         if "generator" in node.names and (full.rpartition(".")[0] == "torch" or name[-1:] == "_"):
-            return Value(DRAWN) if any(v.sort == sorts.DRAWS for v in args) else None
+            return drawn_by(node, args)
         if full in ORDERS and is_own_order(self, full, node):
             return Value(DRAWN)
         draws = full in known.CHANCE or name in ("uniform_", "bernoulli_")
@@ -121,6 +120,8 @@ class Calls(Passing):
         args = [self.value(a) for a in node.args]
         full = self.link.full_of(callee)
         found_in_call(self, name, full, node, args)
+        if callee.dep & DRAWN or callee.params:
+            found_in_pick(self, node, callee)
         given = self._called(node, callee, full, owner, base, name, args)
         self.last_given = args
         return given
@@ -208,7 +209,7 @@ class Calls(Passing):
             return self._backward(node, sort)
         if kind == "many" and name in ("values", "children", "parameters"):
             return base
-        return base if kind == "rank" and name == "item" else None
+        return base if kind == "rank" and name == "item" else group_of_mesh(sort, name, args)
 
     def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
         """A collective that is called by its full name."""
@@ -220,7 +221,7 @@ class Calls(Passing):
 
     def _wrapper(self, node: Call, sort: str, args: list[Value]) -> Value:
         """What makes an object with collectives of its own."""
-        of_some = sort == "ddp" and not is_none(node.given("process_group"))
+        of_some = (sort == "ddp" and not is_none(node.given("process_group"))) or is_over_group(self, node)
         if sort == "ddp" and self._keeps_to_itself(node):
             sort = "ddp without buffers"
         is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
@@ -326,6 +327,8 @@ class Calls(Passing):
 
     def _stepped(self, node: Call, owner: str, name: str, args: list[Value]) -> None:
         """A wrapped module is given to what makes a step of it, by its name. The result of a task raises what the task has raised, here alone."""
+        if name == "step":
+            note_plateau(self, owner, args)
         if name == "result" and len(args) < 2 and self.hands_out_work:
             self.alone_before = f"{owner or 'future'}.result()"
         wraps = [v.sort[1].partition(" ")[0] for v in args if v.kind == "wrap"]
@@ -336,10 +339,8 @@ class Calls(Passing):
     def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
         group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
-        if given is not None:
+        if given is not None and made.op not in GROUPS:
             group = self.group_of(given)
-        if made.op in ("new_group", "device_mesh"):
-            group = ""
         is_plain = keeps_whole(self, node, made.op)
         doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
@@ -354,11 +355,9 @@ class Calls(Passing):
                 old = self.ref(expr.path)
                 if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
-                self.env[expr.path] = Value(sort=sorts.AGREED)
-        if made.op == "new_group":
-            if args and (args[0].dep & RANK or args[0].sort == sorts.BLOCK) and not self.loops:
-                found_in_call(self, "new_group", "own members", node, args)
-            return Value(sort=("group", name))
+                self.env[expr.path] = agreed_in(self, group, old)
+        if made.op in GROUPS:
+            return made_group(self, node, made.op, name, args)
         return Value(sort=sorts.AGREED) if made.returns else PLAIN
 
     def _wrapped(self, node: Call, wrapper: str, method: str, args: list[Value], name: str) -> Value:

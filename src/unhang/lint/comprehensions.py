@@ -8,7 +8,7 @@ from unhang.lint import sorts
 from unhang.lint.ir import Const, Expr, Op, Ref
 from unhang.lint.keeping import has_all_gradients
 from unhang.lint.special import element, has_own_order, is_held, is_numbered, is_share, paths_in
-from unhang.lint.values import DATA, NO_PARAMS, RANK, UNEVEN, Value
+from unhang.lint.values import DATA, LOCAL, NO_PARAMS, RANK, UNEVEN, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -33,7 +33,7 @@ def comprehension(frame: Operators, parts: list[Expr]) -> Value:
         for condition in loop.parts[2:]:
             test = frame.value(condition)
             asked, params = test.dep, params | test.params
-            if asked & RANK or is_in_share(frame, condition):  # those of this rank
+            if asked & (RANK | LOCAL) or is_in_share(frame, condition):  # those of this rank
                 dep, sort, group = dep | UNEVEN, sort or ("share", "picked"), group or test.group
             sort = sorts.FILLED if asked & DATA and sort is None else sort
             if is_held(condition, loop.parts[0]) and not has_all_gradients(frame, loop.parts[1]):

@@ -384,3 +384,8 @@ def none_on_some(returned: Value, told: Sequence[tuple[bool, Value]]) -> Value:
             dep |= MAYBE_NONE
             zeros.add(None if by.zero is None or by.group or is_none in others else by.zero != is_none)
     return returned._replace(dep=dep, zero=zeros.pop() if len(zeros) == 1 else returned.zero)
+
+
+def is_fixed(frame: Operators, e: Expr) -> bool:
+    """Whether it is a parameter for which a caller has given this constant."""
+    return isinstance(e, Ref) and e.path in frame.fixed

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from unhang.lint import sorts
+from unhang.lint.grids import is_agreed_in_part, reaches_further
 from unhang.lint.ir import Found, Function, Ref
 from unhang.lint.special import paths_in
 from unhang.lint.values import (
@@ -103,6 +104,18 @@ def asks_if_empty(cause: Cause) -> bool:
     return cause.value.sort in (sorts.TEST, sorts.COUNT, sorts.LENGTH) and _IS_EMPTY.search(cause.text) is not None
 
 
+def asked_of_layers(cause: Cause) -> str:
+    """What a condition on a parameter asks that decides which layers run: whether it is None, empty, or of a certain worth; empty: something else."""
+    if cause.value.sort == ("none test",):
+        return "is None"
+    return "is empty" if asks_if_empty(cause) else "is drawn" if cause.value.sort == sorts.TEST else ""
+
+
+def as_drawn(cause: Cause) -> Cause:
+    """The same condition, where each rank has drawn for itself what it asks for."""
+    return cause._replace(value=cause.value._replace(dep=DRAWN))
+
+
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
     """What each side makes and the other does not, as far as the condition tells members of the same group apart."""
     counted = Counter(e.key for e in here), Counter(e.key for e in there)
@@ -163,6 +176,8 @@ def is_replaced(function: Function, name: str) -> bool:
 def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS
+    if is_agreed_in_part(cause.value):
+        return e.param < 0 and not e.hidden and reaches_further(cause.value, e.group)
     if e.hidden == "module":
         is_open = not dep and cause.value.sort == ("none test",)  # whether it is None, the caller knows
         return is_open or bool(dep & (CHANCE | DRAWN) or (dep & DATA and e.op in ("module", "pick")))
@@ -201,6 +216,7 @@ def finding_of(
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     if code == "LNT101" and len(effect.way) == 1:
         variant = "own"
+    variant = "part" if is_agreed_in_part(cause.value) else variant
     is_read = effect.op == "load" and cause.value.dep & DIFFERS == LOCAL  # what is to be read was there before
     doubt = doubt if cause.is_told and not is_read else DOUBT
     return Found(code, line, column + 1, words, way, [], False, variant, effect.calls + doubt)
@@ -216,6 +232,8 @@ def how_it_differs(v: Value) -> str:
         return "depends on the clock, chance, process or disk of each rank"
     if v.dep & DRAWN:
         return "depends on what each rank draws with a seed of its own"
+    if is_agreed_in_part(v):
+        return "was agreed on in a smaller group alone"
     if v.dep & HELD:
         return "depends on which parameters and gradients this rank has"
     return "depends on each rank's own batch" if v.dep & (DATA | MAYBE) else "comes from the caller"

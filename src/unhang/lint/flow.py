@@ -10,7 +10,7 @@ from unhang.lint import known, sorts
 from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
-from unhang.lint.divergence import Cause, Exit, asks_if_empty
+from unhang.lint.divergence import Cause, Exit, asked_of_layers
 from unhang.lint.doubts import ends_well, works
 from unhang.lint.graphs import added, note_bare, note_graph, with_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
@@ -20,13 +20,13 @@ from unhang.lint.keeping import (
     fill,
     is_plain_dictionary,
     keep,
-    marks_of,
     note_bar,
     note_first,
     note_put,
     place_of,
     stay_after,
 )
+from unhang.lint.marks import note_marks
 from unhang.lint.nones import given_with
 from unhang.lint.orders import fill_in_order
 from unhang.lint.samplers import (
@@ -108,7 +108,7 @@ class Frame(Blocks):
         for key, by in self.puts.items():
             if by:
                 self.link.puts[key].add(("", (self.file, self.at), True))
-        summary.marks = marks_of(self) if self.marked else {}
+        note_marks(self, summary)
         returned = reduce(either, self._returned) if self._returned else PLAIN
         returned = with_graph(self, returned, self._returned)
         if self._told_by and returned.const is UNKNOWN and returned.sort in (None, sorts.TEST):  # by what is given
@@ -382,7 +382,7 @@ class Frame(Blocks):
     def _leave_if_none(self, s: Leave) -> None:
         """`if x is None: return`, in a forward: the caller knows whether the layers after it run."""
         cause, mark = self.conditions[-1][:2] if len(self.conditions) == 1 else (None, 0)
-        is_asked = cause is not None and (cause.value.sort == ("none test",) or asks_if_empty(cause))
+        is_asked = cause is not None and bool(asked_of_layers(cause))
         if cause is not None and is_asked and cause.value.params and not cause.value.dep:
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], 0, self.needs)
             way_out.is_open = True

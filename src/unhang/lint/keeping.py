@@ -10,7 +10,6 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set
 from unhang.lint.special import name_of
 from unhang.lint.values import (
     DATA,
-    DIFFERS,
     DRAWN,
     LOCAL,
     LOSS,
@@ -70,29 +69,6 @@ def by_conditions(frame: Operators, value: Value) -> Value:
     return value._replace(params=value.params | params, const=UNKNOWN, sort=sorts.TEST)
 
 
-def marks_of(frame: Operators) -> dict[tuple[int, str], Value]:
-    """What a function sets on the objects that it is given, where that differs by what else it is given, or is agreed on."""
-    marks = {}
-    for at, parameter in enumerate(frame.function.parameters):
-        if at or not frame.function.is_method:
-            for path, v in frame.env.items():
-                head, _, name = path.partition(".")
-                is_told = v.dep & DIFFERS or v.params or v.sort == sorts.AGREED
-                if head == parameter and name in frame.marked and is_told:
-                    marks[at, name] = v
-    return marks
-
-
-def mark(frame: Operators, marks: dict[tuple[int, str], Value], given: Given) -> None:
-    """After a call, an object that was given to it has what was set there."""
-    for (at, name), v in marks.items():
-        of = given[at][0] if at in given else None
-        by = mixed(*(given[i][1] for i in v.params if i in given))
-        if isinstance(of, Ref) and (v.sort == sorts.AGREED or (v.dep | by.dep) & DIFFERS or by.params):
-            sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
-            frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort, v.zero), True)
-
-
 def by_some(frame: Operators, sort: tuple[Any, ...], owner: str, alone: Value | None = None) -> None:
     """After a call of a method that some ranks alone make, its object has there what the method sets."""
     function = frame.link.project.function(sort[1], sort[2])
@@ -132,6 +108,20 @@ def note_bar(frame: Operators, bar: Expr, made: Expr) -> None:
         by = frame.value(off)
         if by.dep & RANK:
             frame.env[f"{bar.path}.n"] = Value(RANK, zero=by.zero)
+
+
+def note_plateau(frame: Operators, owner: str, args: list[Value]) -> None:
+    """A scheduler is told the loss of an evaluation: what it makes of the learning rate, and whether that is small by now, depends on it."""
+    if not args or not owner:
+        return
+    own = [f for f in frame.source.functions if f is frame.function or (f.owner and f.owner == frame.function.owner)]
+    made = (n.value for f in own for n in f.bindings if Ref(owner) in n.targets)
+    call = next((v for v in made if name_of(v) == "ReduceLROnPlateau"), None)
+    if isinstance(call, Call) and call.args and isinstance(call.args[0], Ref):
+        optimizer, v = call.args[0].path, Value(args[0].dep & (LOSS | MAYBE), args[0].params)
+        for path in (optimizer, f"self.{optimizer}") if owner.startswith("self.") else (optimizer,):
+            frame.env[f"{path}.param_groups"] = v
+        frame.env[owner] = v
 
 
 def take_over(frame: Operators, owner: str, keeps: dict[str, Value], given: Given) -> None:
@@ -299,8 +289,10 @@ def note_put(frame: Operators, e: Expr) -> None:
 
 def take_over_puts(frame: Operators, puts: dict[Kept, bool], function: Function, owner: str) -> None:
     """A method is called that puts something into what its object keeps."""
-    by_batch = is_by_batch(frame)
+    by_batch, by_state = is_by_batch(frame), is_by_own_state(frame)
     for key, by in puts.items():
+        if by_state:
+            frame.link.by_state.add(key)
         if owner == "self" or function.name == frame.function.name:  # it is our own caller's affair
             frame.puts[key] = frame.puts.get(key, True) and (by or by_batch)
         else:

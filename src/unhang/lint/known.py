@@ -171,7 +171,8 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
     },
     "apex": {"()": "", "forward": "", "backward": "backward"},  # its forward keeps to itself
     "ddp without buffers": {"()": "", "forward": "", "backward": "backward"},
-    "fsdp2": {"()": "forward", "forward": "forward", "backward": "backward", "generate": "forward"},
+    "fsdp2": dict.fromkeys(("()", "forward", "generate"), "forward")
+    | {"backward": "backward", "clipped": "clip_grad_norm_"},  # by a function of torch
     "engine": {
         "()": "forward",
         "forward": "forward",

@@ -32,6 +32,11 @@ OF_LIBRARIES: Mapping[str, Collective] = {
         for name in ("optim_state_dict", "full_optim_state_dict", "scatter_full_optim_state_dict", "summon_full_params")
     },
     "deepspeed.zero.GatheredParameters": Collective("all_gather"),
+    **{
+        f"deepspeed.utils{where}.safe_{verb}_full_{what}": Collective("all_gather")  # of what each rank has a part of
+        for where in ("", ".tensor_fragment")
+        for verb, what in (("get", "grad"), *((v, w) for v in ("get", "set") for w in ("fp32_param", "optimizer_state")))
+    },
     "torch.distributed.tensor.distribute_tensor": Collective("scatter"),
     "torch.distributed.tensor.distribute_module": Collective("scatter"),
     "torch.distributed._symmetric_memory.rendezvous": Collective("rendezvous", 1),

@@ -153,7 +153,7 @@ class Link(Makers):
         for key, f in functions.items():
             is_layer = trains and f.name == "forward" and not filters.isdisjoint(f.words)
             draws = trains and f.owner and not known.DRAWS.isdisjoint(f.words)
-            asks = self.meeting_properties and asked.search(bytes(f.raw))
+            asks = (self.meeting_properties and asked.search(bytes(f.raw))) or self.takes_number(f)
             if f.is_generator or f.name == "__iter__" or is_layer or draws or asks:
                 yield key
 

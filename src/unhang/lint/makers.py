@@ -5,14 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, libraries, sorts
 from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
+from unhang.lint.loaders import NUMBER, deals_out
 from unhang.lint.project import Project
 from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.unnamed import UNNAMED
-from unhang.lint.values import DIFFERS, LOCAL, MAYBE_NONE, RANK, Effect, Given, Raised, Summary, Value, either
+from unhang.lint.values import (
+    DIFFERS,
+    LOCAL,
+    MAYBE_NONE,
+    RANK,
+    UNEVEN,
+    Effect,
+    Given,
+    Kept,
+    Raised,
+    Summary,
+    Value,
+    either,
+)
+
+if TYPE_CHECKING:
+    from unhang.lint.names import Names
 
 NO_NAMES = {"<module>", "<lambda>", ""}
 _ALL_SEEDED = ("torch", "random", "numpy")
@@ -34,6 +51,7 @@ class Makers:
 
     project: Project
     has_pipes: bool
+    by_state: set[Kept]
     wrapped: dict[tuple[int, str], Value]
     built: dict[tuple[int, str], dict[int, Value]]
     answered: dict[tuple[int, str], dict[int, Value | None]]
@@ -136,6 +154,34 @@ class Makers:
         made = (t for n in bound if isinstance(n.value, Call) and name_of(n.value) == cls for t in n.targets)
         return any(isinstance(t, Ref) and t.path.rpartition(".")[2] == last for t in made)
 
+    def is_used_as(self, frame: Names, file: int, at: int, receiver: str) -> bool:
+        """Whether all that a class, or a function, calls on a receiver are methods of the class of one method, and several of them."""
+        if self.project.by_name(self.project.function(file, at).name) is not None:
+            return True  # nobody else would give that name
+        if not self.summary(file, at).effects:
+            return False
+        called = frame.function.notes.get("called") or frame.function.notes.setdefault("called", _called_in(frame))
+        names, cls = called.get(receiver, ()), self.project.function(file, at).owner
+        return len(names) > 1 and all(self.project.method(file, cls, name) is not None for name in names)
+
+    def by_last_word(self, receiver: str, name: str) -> tuple[int, int] | None:
+        """The one method of the project of this name, if its class ends with the word of the receiver: `pool.give` of a `BlockPool`."""
+        methods = self.project.methods_called(name)
+        if len(methods) != 1:
+            return None
+        word = receiver.rpartition(".")[2].rpartition("_")[2]
+        is_one = (
+            len(methods) == 1 and len(word) > 3 and self.project.function(*methods[0][1:]).owner.endswith(word.title())
+        )
+        return methods[0][1:] if is_one else None
+
+    def kept_by_state(self, path: str) -> Value | None:
+        """What an attribute is of what nobody knows, but is called like its class, if a rank puts something there as its own memory, disk or clock allows; None: something else."""
+        owner, _, name = path.rpartition(".")
+        word = owner.rpartition(".")[2].rpartition("_")[2].title()
+        found = [c for _, c, kept in self.by_state if kept == name and len(word) > 3 and c.endswith(word)]
+        return Value(UNEVEN | LOCAL, sort=sorts.OWN_KEYS) if len(found) == 1 else None
+
     @cached_property
     def meeting_properties(self) -> set[str]:
         """Names of properties that make collectives themselves, or in what they call."""
@@ -165,6 +211,15 @@ class Makers:
     def own_seeds(self) -> set[str]:
         """The libraries to whose generator of the process each rank gives a seed of its own."""
         return set().union(*(_seeds_by_rank(self.project.functions[key]) for key in self.project.naming(_SEEDS)))
+
+    def takes_number(self, function: Function) -> bool:
+        """Whether a function is given the number of a loader that the project deals out itself."""
+        return NUMBER in function.parameters and self.deals_out
+
+    @cached_property
+    def deals_out(self) -> bool:
+        """Whether the project gives each rank its share of the loaders of an evaluation: some may have nothing for this one."""
+        return deals_out(self.project)
 
     @cached_property
     def names_shards(self) -> bool:
@@ -208,6 +263,17 @@ class Makers:
                 todo[:0] = callers
             function.notes["evaluated"] = bool(todo)
         return bool(function.notes["evaluated"])
+
+
+def _called_in(frame: Names) -> dict[str, set[str]]:
+    """What a function, and the others of its class, call on each receiver."""
+    called: dict[str, set[str]] = {}
+    for f in frame.source.functions:
+        if f is frame.function or (f.owner and f.owner == frame.function.owner):
+            for n in calls_in(f.body):
+                of, _, last = n.func.path.rpartition(".") if isinstance(n.func, Ref) else ("", "", "")
+                called.setdefault(of, set()).add(last)
+    return called
 
 
 def _sets_stage(n: Node) -> bool:

@@ -98,6 +98,9 @@ class Names:
         self.alone: dict[int, Value] = {}  # parameters that some ranks alone call
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
+        self.parts: dict[
+            str, frozenset[tuple[int, str]]
+        ] = {}  # by which the callers' objects decide what is set on them
         self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
         self._returned, self._given_out = list[Value](), list[Value]()  # by a generator
         self._none_returned: list[tuple[bool, Value]] = []
@@ -232,6 +235,8 @@ class Names:
                 self.ask_alike(prefix, name)
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
+        if value is PLAIN and self.link.by_state and (kept := self.link.kept_by_state(path)) is not None:
+            return kept
         if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
             return value._replace(group=path.rpartition(".")[0])
         return value
@@ -309,6 +314,9 @@ class Names:
         if old.kind == "param" and "." not in path:
             self.wraps[old.sort[1]] = wrapped
         self.env[path] = wrapped
+        me, name = self.env.get("self"), path.removeprefix("self.")
+        if me is not None and me.kind == "obj" and name != path and "." not in name and not self.is_special:
+            self.link.set_attribute(me.sort[1], me.sort[2], name, wrapped)
 
     def ask(self, sort: tuple[Any, ...], name: str) -> None:
         """A property of an object is asked for, which makes collectives, perhaps."""

@@ -12,6 +12,7 @@ from unhang.lint.conditions import (
     implied,
     is_choice,
     is_defined,
+    is_fixed,
     is_never_a_rank,
 )
 from unhang.lint.doubts import works
@@ -19,7 +20,8 @@ from unhang.lint.graphs import is_half, note_use, parts_graphs
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
 from unhang.lint.nones import as_asked_for
-from unhang.lint.samplers import is_filled_up, is_part_of, is_rounded_up
+from unhang.lint.picks import picked
+from unhang.lint.samplers import is_evened, is_filled_up, is_part_of, is_rounded_up
 from unhang.lint.special import (
     COMPARISONS,
     as_test,
@@ -178,7 +180,7 @@ class Operators(Names):
             return Value(by[v.sort], sort=sorts.TEST)
         if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
             return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
-        sort = v.sort if v.sort == sorts.AGREED else None
+        sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
         return v._replace(sort=sort, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
@@ -212,7 +214,8 @@ class Operators(Names):
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
         if sort is None and (
-            any(v.dep & (DATA | OWN_STATE | CHANCE) for v in joined) or all(v.sort == sorts.TEST for v in joined)
+            any(v.dep & (DATA | OWN_STATE | CHANCE) for v in joined)
+            or {v.sort for v in joined if v.dep or v.params} == {sorts.TEST}
         ):
             sort = sorts.TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
@@ -265,10 +268,10 @@ class Operators(Names):
         is_one = isinstance(index, Op) and index.op == "seq" and bool(cuts)
         return is_one and any(all(self.value(end).dep & RANK for end in p.parts[:2]) for p in cuts)
 
-    def _slice(self, v: Value, index: Op) -> Value | None:
+    def _slice(self, v: Value, index: Op, base: Expr) -> Value | None:
         """A part of a list or tensor, from one place to another; None: nothing is known of it."""
         lower, upper, step = (self.value(p) for p in index.parts)
-        is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE
+        is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE or (lower.dep & RANK and is_evened(self, base))
         if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
             return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
         if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
@@ -291,7 +294,7 @@ class Operators(Names):
             return Value(RANK)  # a rank of the group that this one is in
         if v.sort in (sorts.OWN_KEYS, sorts.BESIDE):
             return PLAIN
-        if v.kind == "table":
+        if v.kind in ("table", "mesh"):
             return special.in_table(v.sort, at)
         if v.kind == "words":  # of a batch
             of_word: Value = dict(v.sort[1]).get(at.const, Value(OWN_BATCH))
@@ -302,7 +305,7 @@ class Operators(Names):
             return Value(LOSS)  # what is computed of it, this rank alone knows
         is_slice = isinstance(index, Op) and index.op == ":"
         if v.kind == "many" and not is_slice:
-            return v._replace(sort=v.sort[1])
+            return picked(v._replace(sort=v.sort[1]), at)
         if v.kind == "tuple":
             if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
@@ -316,7 +319,7 @@ class Operators(Names):
         is_own = v.sort == sorts.AGREED and bool(at.dep & RANK)  # this rank's part of what all have
         if v.kind in ("out", "of", "agreed", "length") and not is_own:
             return v if keeps_length(index) else v._replace(dep=v.dep & ~(LONGEST | UNEVEN))
-        if is_slice and isinstance(index, Op) and (part := self._slice(v, index)) is not None:
+        if is_slice and isinstance(index, Op) and (part := self._slice(v, index, base)) is not None:
             return part
         if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
@@ -327,15 +330,11 @@ class Operators(Names):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         if not v.dep and not v.params and v.sort in (None, sorts.TEST) and not is_slice:  # what is picked by an item
-            is_plain = at.kind == "param"
+            is_plain = at.kind == "param" or at.sort == sorts.DRAW
             dep, v = at.dep & OWN_BATCH, Value(params=at.params) if is_plain else PLAIN
         dep |= at.dep & (DRAWN | (OWN_BATCH if at.sort == sorts.BATCH else 0))  # what is picked in an order of its own
-        return Value(dep, v.params) if dep or v.params else PLAIN
-
-
-def is_fixed(frame: Operators, e: Expr) -> bool:
-    """Whether it is a parameter for which a caller has given this constant."""
-    return isinstance(e, Ref) and e.path in frame.fixed
+        params = v.params | at.params if at.sort == sorts.DRAW else v.params
+        return Value(dep, params) if dep or params else PLAIN
 
 
 def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:

@@ -11,11 +11,12 @@ from unhang.lint import known, sorts
 from unhang.lint.divergence import dimensions, is_replaced
 from unhang.lint.graphs import found_in_backward
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.keeping import by_some, mark, take_over, take_over_puts
+from unhang.lint.keeping import by_some, take_over, take_over_puts
+from unhang.lint.marks import mark
 from unhang.lint.nones import as_given
 from unhang.lint.operators import Operators
 from unhang.lint.samplers import ends_by_setting, holds_items, scores_share
-from unhang.lint.settling import plain_length, raised_by_call, settle
+from unhang.lint.settling import as_drawn, plain_length, raised_by_call, settle
 from unhang.lint.special import (
     given_of,
     in_table,
@@ -30,6 +31,7 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
+    DRAWN,
     HELD,
     LOCAL,
     LOSS,
@@ -112,7 +114,7 @@ class Passing(Operators):
         is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
         cls = self.link.project.function(*target).owner.rpartition(".")[2].lower()
         is_told |= cls == owner.rpartition(".")[2].replace("_", "").lower()
-        is_told = is_told or self.link.is_made_as(*target, owner) or self.link.project.by_name(name) is not None
+        is_told = is_told or self.link.is_made_as(*target, owner) or self.link.is_used_as(self, *target, owner)
         self.guesses += not is_told
         result = self._function(node, ("bound", *target), args, name)
         self.guesses -= not is_told
@@ -123,7 +125,8 @@ class Passing(Operators):
         if not owner or base.kind not in ("", "param", "inner"):
             return None
         by_receiver = self.link.project.by_receiver(owner, name, is_exact=base.sort is not None)
-        return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
+        named = by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
+        return named or self.link.by_last_word(owner, name)
 
     def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
         """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives, or else the one that sets something there."""
@@ -132,7 +135,7 @@ class Passing(Operators):
         methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
         makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
         if not makers and len(methods) <= _MOST_REGISTERED:
-            makers = [m for m in methods if self.link.summary(*m).marks]
+            makers = [m for m in methods if (s := self.link.summary(*m)).marks or s.resets]
         return makers[0] if len(makers) == 1 else None
 
     def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
@@ -149,10 +152,10 @@ class Passing(Operators):
         if target is None:
             return PLAIN
         summary = self.link.summary(*target)
-        if not self.is_special and any(v.dep & (MAY_MISS | OWN_BATCH) or v.sort == sorts.TEST for v in args):
+        if not self.is_special and any(v.dep & (MAY_MISS | OWN_BATCH | DRAWN) or v.sort == sorts.TEST for v in args):
             given = given_of(node, self.link.project.function(*target).parameters, 1, args)
             for conditional in summary.conditional:
-                if conditional.found.code == "LNT111":
+                if conditional.found.code in ("LNT111", "LNT414"):
                     settle(self, conditional, given, self.place(node, name))
         return summary.returns
 
@@ -252,8 +255,8 @@ class Passing(Operators):
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
         if not self.is_special:
             self._change(sort, called, function, summary, given)
-        if summary.marks:
-            mark(self, summary.marks, given)
+        if summary.marks or summary.resets:
+            mark(self, summary, given)
         self.leave_with(summary.leaves, node)
         self.raises |= raised_by_call(summary.raises, given)
         agrees = agrees_by_name(function.name) and any(
@@ -364,8 +367,8 @@ class Passing(Operators):
         if r.kind == "wrap" and isinstance(r.const, tuple) and r.const[0] == "param":
             inside = given[r.const[1]][1].sort if r.const[1] in given else None
             return r._replace(const=inside[:3] if inside is not None and inside[0] in ("obj", "param") else UNKNOWN)
-        joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
-        sort = r.sort
+        joined = mixed(*(as_drawn(plain_length(given[i][1])) for i in r.params if i in given))
+        sort: Any = r.sort if r.sort != sorts.DRAW or joined.params else None
         if sort == sorts.OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
                 return Value(UNEVEN, joined.params, sorts.OWN_KEYS)

@@ -12,6 +12,7 @@ from unhang.lint import known, sorts
 from unhang.lint.ir import (
     Call,
     Const,
+    Do,
     Expr,
     Found,
     Function,
@@ -28,7 +29,7 @@ from unhang.lint.ir import (
 )
 from unhang.lint.keeping import has_all_gradients, is_by_batch
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DRAWN, LOSS, MAYBE, OWN_BATCH, RANK, UNEVEN, Given, Summary, Value
+from unhang.lint.values import DRAWN, LOCAL, LOSS, MAYBE, OWN_BATCH, RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.divergence import Cause
@@ -45,6 +46,7 @@ _WORLD = re.compile(
 _SETTING = re.compile(r"(not )?self\.(\w+)")
 _HELD = re.compile(r"(\w+)\.\w+ is not None")
 _DRAWN = ("share", "drawn")  # as many as an order decides that this rank has drawn
+_MOST_CALLERS = 20
 _OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
 
 
@@ -97,7 +99,7 @@ def _is_by_rank(frame: Operators, put_in: str) -> bool:
     """Whether some ranks alone put something into a list in this round, or have left the round before: those of this rank are in it."""
     inside = [c for c, _, depth in frame.conditions if depth >= frame.loops]
     left = [e.cause for e in frame.ways_out if e.kind == "continue" and e.loops == frame.loops]
-    lines = {c.line for c in (*inside, *left) if c.value.dep & RANK and not c.value.group}
+    lines = {c.line for c in (*inside, *left) if c.value.dep & (RANK | LOCAL) and not c.value.group}
     asked = _conditions(frame.function, lines)
     asked = [s for s in asked if not any(isinstance(n, Op) and n.op == "//" for n in nodes_in(s.test))]  # even blocks
     puts = ([any(n.func == Ref(put_in) for n in calls_in(side)) for side in (s.body, s.orelse)] for s in asked)
@@ -128,11 +130,55 @@ def is_filled_up(op: str, parts: list[Expr]) -> bool:
     """`made + [blank] * (count - len(made))`."""
     match op, parts:
         case "+", [whole, Op(op="*", parts=[left, right])]:
-            how_many = right if isinstance(left, Op) and left.op == "seq" else left
-            return isinstance(how_many, Op) and any(
-                name_of(n) == "len" and n.args == [whole] for n in calls_in(how_many)
-            )
+            counts = (n for n in calls_in([p for p in (left, right) if isinstance(p, Op)]) if name_of(n) == "len")
+            return any(n.args == [whole] for n in counts)
     return False
+
+
+def is_evened(frame: Operators, e: Expr) -> bool:
+    """Whether what is dealt out here is filled up before, or refused where the ranks do not divide it: here, or by all who call this function."""
+    if not isinstance(e, Ref) or _refuses(frame.function, e):
+        return isinstance(e, Ref) or _evens(frame.link.project, frame.file, e)
+    at = frame.parameter(e.path)
+    if at < 0:
+        return any(_evens(frame.link.project, frame.file, n.value) for n in frame.function.bindings if e in n.targets)
+    function, project = frame.function, frame.link.project
+    given = [
+        (where, caller, call.given(e.path, at - function.is_method))
+        for where, caller in project.callers_by_name(function.name)[:_MOST_CALLERS]
+        for call in calls_in(caller.body)
+        if name_of(call) == function.name
+    ]
+    return bool(given) and all(
+        arg is not None and any(_evens(project, where[0], v) for v in _bound(caller, arg))
+        for where, caller, arg in given
+    )
+
+
+def _bound(caller: Function, arg: Expr) -> list[Expr]:
+    """What is given, or what its name is bound to."""
+    return [arg, *(n.value for n in caller.bindings if arg in n.targets)]
+
+
+def _evens(project: Project, file: int, e: Expr) -> bool:
+    """Whether an expression is a call of a function of the project that fills up what it is given, or refuses it."""
+    symbol = project.symbol_of(file, e.func.path) if isinstance(e, Call) and isinstance(e.func, Ref) else None
+    if symbol is None or symbol.kind != "fn":
+        return False
+    function = project.function(symbol.file, symbol.at)
+    fills = any(isinstance(n, Op) and is_filled_up(n.op, n.parts) for n in nodes_in(function.body))
+    return fills or any(_refuses(function, Ref(p)) for p in function.parameters)
+
+
+def _refuses(function: Function, e: Ref) -> bool:
+    """`if len(items) % world: raise ValueError(...)`, `assert len(items) % world == 0`."""
+    tests: list[Expr] = []
+    for n in statements_in(function.body):
+        match n:
+            case If(test=test, body=[*_, Leave(kind="raise")]) | Do(value=Op(op="==", parts=[test, Const(value=0)])):
+                tests.append(test)
+    rests = (p for p in nodes_in(tests) if isinstance(p, Op) and p.op == "%" and _is_world(p.parts[1]))
+    return any(name_of(c) == "len" and c.args == [e] for p in rests for c in calls_in(p))
 
 
 def is_rounded_up(op: str, parts: list[Expr]) -> bool:
@@ -221,7 +267,7 @@ def is_counted(project: Project, file: int, cls: str, is_used: bool = False) -> 
         return any(map(_divides, own))
     bound = [(t.path, n.value) for f in own for n in f.bindings for t in n.targets if isinstance(t, Ref)]
     lengths = {name for name, _ in bound} - {name for name, value in bound if name_of(value) != "len"}
-    return any(_counts(f, lengths if is_used else frozenset()) for f in own)
+    return any(counts_items(f, lengths if is_used else frozenset()) for f in own)
 
 
 def holds_items(project: Project, file: int, cls: str) -> bool:
@@ -229,10 +275,10 @@ def holds_items(project: Project, file: int, cls: str) -> bool:
     own = project.all_methods(file, cls)
     names = {f.name for f in own}
     has_items = "__iter__" in names or {"__len__", "__getitem__"} <= names
-    return has_items and not any(map(_counts, own))
+    return has_items and not any(map(counts_items, own))
 
 
-def _counts(function: Function, lengths: AnySet[str] = frozenset()) -> bool:
+def counts_items(function: Function, lengths: AnySet[str] = frozenset()) -> bool:
     """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names. `lengths`: names of what is counted as it is."""
     paths = (n.path for n in nodes_in(function.body) if isinstance(n, Ref) and n.path not in lengths)
     names = (path.rpartition(".")[2].lower() for path in paths)

@@ -49,6 +49,11 @@ def plain_length(v: Value) -> Value:
     return Value(0, v.params) if v.sort == sorts.LENGTH else v
 
 
+def as_drawn(v: Value) -> Value:
+    """What is drawn by a generator that a call is given."""
+    return Value(DRAWN) if v.sort == sorts.DRAWS else v
+
+
 def raised_by_call(raises: frozenset[Raised], given: Given) -> set[Raised]:
     """What a call raises, by what it is given; what all have agreed on all raise."""
     out: set[Raised] = set()
@@ -101,6 +106,10 @@ def _is_settled(frame: Passing, conditional: Conditional, e: Expr, v: Value, pla
     if kind == "is set":
         is_so = has_own_order(v)
         found = replace(found, variant="listing" if v.kind == "listing" else "")
+    elif kind == "is drawn":
+        is_so = bool(v.dep & DRAWN) and not v.group
+    elif kind == "is one of":
+        is_so = v.sort == sorts.PART_GROUP
     elif kind == "is half":
         is_so = v.sort == sorts.HALF
         found = replace(found, line=place.line, column=place.column + 1)

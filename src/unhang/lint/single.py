@@ -143,18 +143,9 @@ def _forward(frame: Operators, full: str, node: Call, args: list[Value]) -> None
 
 def _log(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
     """A dictionary that has other keys on each rank, reduced key by key."""
-    if args and args[0].dep & UNEVEN:
+    if args and args[0].dep & UNEVEN and node.given("sync_dist") == Const(True):
         of = node.args[0]
         frame.found("LNT110", node, collective=_text(node), condition=of.path if isinstance(of, Ref) else "it")
-
-
-def _new_group(frame: Operators, full: str, node: Call, args: list[Value]) -> None:
-    """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
-    match node.args:
-        case [Op(op="seq", parts=[_]), *_]:
-            return
-    if full == "own members" and not frame.is_special and "use_local_synchronization" not in node.names:
-        frame.found("LNT104", node, variant="own", call="new_group()")
 
 
 def found_in_stop(frame: Operators, path: str, line: int, cause: Cause) -> None:
@@ -173,7 +164,7 @@ def found_in_stop(frame: Operators, path: str, line: int, cause: Cause) -> None:
 
 _CALLS: dict[str, Callable[[Operators, str, Call, list[Value]], None]] = {
     "Thread": _thread, **dict.fromkeys(("submit", "Timer", "to_thread", "run_in_executor"), _submitted),
-    "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
+    "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward,
     "log_dict": _log,
 }  # fmt: skip
 
@@ -264,6 +255,33 @@ def found_in_handler(
         frame.later.append(Conditional(backward[0].param, "backward", found, frame.path))
     else:
         return False
+    return True
+
+
+def found_in_save(
+    frame: Operators, handler: Handler, body: Sequence[Stmt], made: Sequence[Effect], own: Sequence[Effect]
+) -> bool:
+    """Finds a handler of all failures with a collective of its own, in or after a loop in which the others wait for another one."""
+    first = next((e for e in own if e.param < 0 and e.is_sure), None)
+    inside = [e for e in made if e.is_often and e.param < 0 and not e.is_order and e.op != "destroy"]
+    last = handler.body[-1] if handler.body else None
+    if not inside and frame.loops and isinstance(last, Leave) and last.kind == "raise" and first is not None:
+        name = first.way[0].text.removesuffix("()").rpartition(".")[2]
+        is_met = any(n.line > first.way[0].line and name_of(n) == name for n in calls_in(frame.function.body))
+        inside = [e for e in made if e.hidden in ("ddp", "fsdp", "fsdp2", "engine") and not is_met]
+    waits = [e for e in inside if (e.is_sure or e.hidden) and not e.needs and not e.ifs + e.ifs_here]
+    if first is None or not waits or first.op in {e.op for e in waits} or any(e.op == "destroy" for e in own):
+        return False
+    is_alone = frame.is_alone() or frame.is_leaving or frame.is_ordered()
+    if first.ifs_here > len(frame.conditions) + 1 or first.group or is_alone or not is_broad_handler(handler):
+        return False
+    if (
+        is_feature_test(handler)
+        or not fails_at(body)
+        or all(frame.caught.get(n) == TOLD for n in handler.names or [""])
+    ):
+        return False
+    frame.found("LNT202", first.way[0], first, variant="except", caught=_caught(handler), other=waits[0].way[-1].text)
     return True
 
 

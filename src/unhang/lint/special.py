@@ -253,7 +253,9 @@ def table_of(parts: list[Expr], values: list[Value]) -> tuple[object, ...] | Non
 
 
 def in_table(sort: tuple[object, ...], key: Value) -> Value:
-    """What such a dictionary has under a key: one of all, if nobody knows the key."""
+    """What such a dictionary has under a key: one of all, if nobody knows the key; of a mesh, one dimension of several."""
+    if sort[0] == "mesh":
+        return Value(sort=sorts.GRID_PART) if sort == sorts.GRID and isinstance(key.const, str) else PLAIN
     rows: tuple[tuple[object, tuple[object, ...]], ...] = sort[1]  # type: ignore[assignment]
     told = [s for word, s in rows if key.const is UNKNOWN or word == key.const]
     return Value(sort=one_of(told)) if told else PLAIN

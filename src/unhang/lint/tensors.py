@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from unhang.lint import known, sorts
+from unhang.lint.grids import is_agreed_in_part
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Leave, Op, Ref, calls_in, nodes_in
 from unhang.lint.special import COMPARISONS, element, has_own_order, is_agreed, name_of, paths_in
 from unhang.lint.values import (
@@ -185,6 +186,8 @@ def agrees_by_name(name: str) -> bool:
 
 def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
     """What a method or function of tensors gives."""
+    if is_agreed_in_part(base) and name in ("item", "bool", "any", "cpu", "clone"):
+        return base
     if base.sort == sorts.AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
         return Value(sort=sorts.AGREED)
     if name in _STRIDED and (base.kind in ("", "out", "of", "many", "param")) and not full:
@@ -295,7 +298,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if full == "len":
         if first.dep & DRAWN:
             return PLAIN
-        if first.sort == sorts.BESIDE:
+        if first.sort == sorts.BESIDE or (first.sort == sorts.OWN_KEYS and first.dep & LOCAL):
             return Value(LOCAL)
         if first.kind == "ragged":
             return Value(DATA, sort=sorts.TEST)

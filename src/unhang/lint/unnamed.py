@@ -32,6 +32,9 @@ def note_call(frame: Passing, node: Call, full: str, name: str, args: list[Value
         group = node.given("group", 2)
         of = frame.group_of(group) if group is not None else ""
         frame.messages.append(Effect(end, of, (frame.place(node, name),)))
+    elif name == "generate" and isinstance(node.func, Ref):
+        if frame.ref(node.func.path.rpartition(".")[0]).sort == sorts.RAW:
+            note_parts(frame, node, name)
     elif args and args[0].sort in (sorts.RAW, sorts.INNER) and (full in _TRACES or name == "add_graph"):
         note_norms(frame, node, name)
     elif name == "from_pretrained" and _OF_MODEL.fullmatch(full) and _makes_parts(frame):
@@ -45,6 +48,8 @@ def runs_inner(
     if sort not in (sorts.RAW, sorts.INNER):
         return None
     note_norms(frame, node, name)
+    if sort == sorts.RAW:
+        note_parts(frame, node, name)
     if sort == sorts.INNER or not frame.link.drops_out or frame.link.is_evaluated(frame.function):
         return None
     return Value(mixed(*args).dep & DIFFERS | DRAWN)
@@ -58,6 +63,12 @@ def note_norms(frame: Operators, node: Call, name: str) -> None:
     is_copy = any("ema" in p.lower() for e in (node.func, *node.args) for p in paths_in(e))
     if not is_told and not is_copy:
         frame.emit(Effect(_NORMS, "", (frame.place(node, name),), is_sure=False))
+
+
+def note_parts(frame: Operators, node: Call, name: str) -> None:
+    """The inner module of an engine runs that has a part of each parameter alone: its layers are gathered from all ranks, unless that was done before."""
+    if frame.link.parts_every_layer and "GatheredParameters" not in frame.function.words:
+        frame.emit(Effect("forward", "", (frame.place(node, name),), "engine"))
 
 
 def is_counted_up(function: Function, e: Expr) -> bool:

@@ -238,7 +238,8 @@ class Summary:
     """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
 
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
-    what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
+    what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given.
+    `marks`: attributes of what it is given; `parts`: by which others of these it decides; `resets`: those that it sets to a constant.
     `alone`: parameters that some ranks alone call, and which ranks. `puts`: containers into which it puts something, and whether by the batch alone.
     `counts`: parameters that say how often it goes round a loop in which it may meet others. `none_with`: it gives something else where one of these is None.
     `messages`: one that it sends, and one that it receives. `gives`: what a generator yields.
@@ -253,6 +254,8 @@ class Summary:
     raises: frozenset[Raised] = frozenset()
     keeps: dict[str, Value] = field(default_factory=dict)
     marks: dict[tuple[int, str], Value] = field(default_factory=dict)
+    parts: dict[tuple[int, str], frozenset[tuple[int, str]]] = field(default_factory=dict)
+    resets: frozenset[tuple[int, str]] = frozenset()
     alone: dict[int, Value] = field(default_factory=dict)
     puts: dict[Kept, bool] = field(default_factory=dict)
     counts: frozenset[int] = NO_PARAMS
@@ -265,7 +268,7 @@ class Summary:
         told = (
             self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
         )
-        more = self.marks or self.alone or self.puts or self.none_with or self.messages
+        more = self.marks or self.resets or self.alone or self.puts or self.none_with or self.messages
         return not told and not more and self.returns is PLAIN
 
 

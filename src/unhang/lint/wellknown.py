@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
 from unhang.lint.ir import Call, Const, Expr, Leave, Op, Ref, nodes_in
+from unhang.lint.picks import attribute_picked
 from unhang.lint.samplers import is_counted, is_rounded_up
+from unhang.lint.shards import own_gradients
 from unhang.lint.special import (
     is_numbered,
     is_own_seed,
     leaves_of,
     name_of,
+    paths_in,
     value_of_name,
 )
 from unhang.lint.tensors import is_computed_by, is_inferred, of_builtin, own_widths, tensor_method
 from unhang.lint.values import (
     DATA,
     DRAWN,
+    LOCAL,
     LOSS,
     NO_PARAMS,
     NONE_BY_BATCH,
@@ -29,6 +33,7 @@ from unhang.lint.values import (
     RANK,
     UNEVEN,
     UNKNOWN,
+    Effect,
     Value,
     mixed,
 )
@@ -54,7 +59,7 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == sorts.REST):
         return Value(UNEVEN, sort=("share", "range"))
     if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
-        return Value(UNEVEN, sort=("share", "range"))
+        return Value(UNEVEN, sort=sorts.ROUNDS)
     from_nothing = len(args) == 1 or start.const == 0
     if stop.dep & DATA and stop.sort != sorts.LENGTH and from_nothing:  # as many times as the batch says
         end = node.args[len(args) > 1]
@@ -93,7 +98,7 @@ def _getattr(frame: Operators, node: Call, args: list[Value]) -> Value:
         if len(args) > 2 and found.kind == "ext" and args[2].sort is not None:
             return args[2]
         return found
-    return PLAIN
+    return attribute_picked(args[0], args[1]) if len(args) == 2 else PLAIN
 
 
 def items_of(frame: Operators, v: Value) -> int:
@@ -155,6 +160,22 @@ def _len(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(frame.link.summary(*target).returns.dep & UNEVEN)
 
 
+def _dict(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """A copy of a dictionary has the same keys."""
+    is_own = len(args) == 1 and args[0].sort == sorts.OWN_KEYS
+    return args[0] if is_own else tensor_method("dict", PLAIN, "dict", args, mixed(*args))
+
+
+def _hash(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """Each process hashes texts with a seed of its own; numbers have one hash everywhere."""
+    is_number = bool(node.args) and (isinstance(args[0].const, int) or name_of(node.args[0]) in _NUMBERS)
+    return (
+        PLAIN
+        if is_number or any(is_numbered(p.rpartition(".")[2]) for a in node.args for p in paths_in(a))
+        else Value(LOCAL)
+    )
+
+
 def _set(frame: Operators, node: Call, args: list[Value]) -> Value:
     """A set; one of numbers comes in the same order everywhere."""
     held = of_builtin("set", len(node.args), args, mixed(*args))
@@ -174,6 +195,29 @@ def _ceil(frame: Operators, node: Call, args: list[Value]) -> Value:
 
 def _subset(frame: Operators, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
+
+
+def _clip(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """The norm of gradients of which each rank has a part is reduced over all of them."""
+    of = node.args[0].func if node.args and isinstance(node.args[0], Call) else None
+    owner = of.path.removesuffix(".parameters") if isinstance(of, Ref) and of.path.endswith(".parameters") else ""
+    v = frame.ref(owner) if owner else PLAIN
+    if v.sort == ("wrap", "fsdp2"):
+        frame.emit(Effect("clip_grad_norm_", "", (frame.place(node, "clip_grad_norm_"),), "fsdp2"))
+    elif v.kind == "param":
+        frame.emit(Effect("call", "", (frame.place(node, "clip_grad_norm_"),), "", v.sort[1], "clipped"))
+    return PLAIN
+
+
+def _finite(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """Whether numbers are finite; those of gradients of which each rank has a part are its own."""
+    made = tensor_method(f"torch.{name_of(node)}", PLAIN, name_of(node), args, mixed(*args))
+    return own_gradients(frame, node) or made
+
+
+def _of_graph(frame: Operators, node: Call, args: list[Value]) -> Value:
+    """The nodes of this rank's own part of a graph: as many everywhere, unless somebody says otherwise."""
+    return Value(UNEVEN, sort=("share", "part of a graph")) if node.given("force_even") == Const(False) else PLAIN
 
 
 def _split(frame: Operators, node: Call, args: list[Value]) -> Value:
@@ -206,6 +250,15 @@ def drawn(frame: Operators, owner: str, base: Value, name: str, args: list[Value
             frame.assign(Ref(owner), base, is_certain=True)
         return base
     return Value(DRAWN) if base.sort == sorts.DRAWS and name not in _STATES else PLAIN
+
+
+def drawn_by(node: Call, args: list[Value]) -> Value | None:
+    """What a function draws by the generator that it is given; None: that says nothing."""
+    of = args[len(args) - len(node.names) + node.names.index("generator")]
+    if of.sort == sorts.DRAWS:
+        return Value(DRAWN)
+    joined = mixed(*args)
+    return Value(0, joined.params, sorts.DRAW) if of.kind == "param" and not joined.dep else None
 
 
 def is_own_order(frame: Operators, full: str, node: Call) -> bool:
@@ -269,9 +322,12 @@ _SEEDS, _STATES = {"manual_seed", "seed"}, {"shuffle", "get_state", "getstate", 
 ORDERS = {"torch.randperm", "numpy.random.permutation", "numpy.random.shuffle", "random.shuffle", "random.sample"}
 SPECIAL: dict[str, Callable[[Operators, Call, list[Value]], Value]] = {
     "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
+    **dict.fromkeys(("torch.isfinite", "torch.isnan", "torch.isinf"), _finite), "torch.nn.utils.clip_grad_norm_": _clip, "hash": _hash, "dict": _dict,
     "set": _set, "functools.partial": _first, "super": _super, "getattr": _getattr, "torch.compile": _first, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _first,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": lambda f, n, a: Value(RANK, NO_PARAMS, sorts.LOCAL_RANK, False),
     **dict.fromkeys((f"torch.utils.data.{of}DistributedSampler" for of in ("", "distributed.")), lambda f, n, a: Value(sort=("many", sorts.BATCH))),
+    **dict.fromkeys(("dgl.distributed.node_split", "dgl.distributed.edge_split"), _of_graph),
+    "torch.distributed.device_mesh.DeviceMesh.from_group": lambda f, n, a: Value(sort=sorts.GRID_GROUP),
     "os.walk": _walk, "torch_xla.distributed.xla_multiprocessing.MpModelWrapper": lambda f, n, a: Value(sort=("wrap", "replica")),
     "torch_xla.core.xla_model.xla_device": lambda f, n, a: Value(sort=sorts.CORE), "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     **dict.fromkeys(("random.Random", "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator"), _generator),
