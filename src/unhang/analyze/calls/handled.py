@@ -256,3 +256,10 @@ def caught_elsewhere(error: RaisedError, raised: Frame) -> Frame | None:
         return None
     clause = nearest(error.handler.file, error.handler.line, ast.ExceptHandler)
     return replace(error.handler, line=clause.lineno) if clause is not None else None
+
+
+def leaves_by(error: RaisedError) -> str:
+    """How the handler of an exception leaves the round, or the function: its last statement; `continue` where it goes on behind it, or is not known."""
+    clause = nearest(error.handler.file, error.handler.line, ast.ExceptHandler) if error.handler is not None else None
+    last = clause.body[-1] if clause is not None else None
+    return ast.unparse(last) if isinstance(last, ast.Return | ast.Break) else "continue"

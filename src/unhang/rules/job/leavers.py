@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze.calls.framework_loops import asks_to_end
-from unhang.analyze.calls.handled import WITH, caught_elsewhere, in_its_handler, led_away, swallowed_by
+from unhang.analyze.calls.handled import WITH, caught_elsewhere, in_its_handler, leaves_by, led_away, swallowed_by
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.lines.first_errors import SeenError, errors_of, first_error, is_log_only, ranks_of
 from unhang.analyze.program.callpath import innermost, user_path
@@ -323,6 +323,7 @@ def _went_on(
         "handler": w.place(error.handler),
         "lead": w.lead(error.handler),
         "held": w.place(holder),
+        "leaves": leaves_by(error),
     }
     say = "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on"
     caught = caught_elsewhere(error, frame) if say == "went on" else None
