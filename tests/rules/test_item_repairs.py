@@ -255,3 +255,26 @@ def test_the_first_rank_says_that_it_leaves(gate: str, test: str, leaves: str, i
     fix = told_by_first(Frame(str(file), 7, "fit"))
     assert (fix is not None and "broadcast_object_list(leaves, src=0)" in fix.advice) is is_told
     assert told_by_first(Frame(str(file), 4, "fit")) is None
+
+
+_WORDS = (
+    "class Net(nn.Module):\n    pass\ndef main(tapes):\n    vocab = {built}\n    net = {made}\n    model = DDP(net)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("built", "made", "says"),
+    [
+        ("Words.build(tapes.rows)", "Net(len(vocab))", "vocab = Words.build([x for part in everyone for x in part])"),
+        ("Words(tapes.rows)", "Net(32, len(vocab))", "dist.all_gather_object(everyone, tapes.rows)"),
+        ("Words.load(path='words.txt')", "Net(len(vocab))", ""),
+        ("Words.build(tapes.rows)", "Net(8)", ""),
+        ("Words.build(tapes.rows)", "Loader(len(vocab))", ""),
+    ],
+)
+def test_what_sizes_a_model_is_built_of_what_all_have(built: str, made: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(_WORDS.format(built=built, made=made))
+    message = "params[0] in this process with sizes [44, 32] appears not to match sizes of the same param in process 0."
+    fix = of_own_size(RaisedError("RuntimeError", message, 1, ()), Frame(str(file), 6, "main"))
+    assert (says in fix.advice) if fix is not None and says else fix is None

@@ -18,6 +18,7 @@ from unhang.model import Case, Fix, Frame, RaisedError, user_frames
 from unhang.read.stack_texts import ORIGINAL, last_traceback
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, edit
+from unhang.rules.start_repairs import built_of_all
 
 # What an item raises that is not as the program takes it to be; a mistake of the program itself raises others as well.
 _OF_AN_ITEM = frozenset(
@@ -201,7 +202,7 @@ def of_own_size(error: RaisedError, frame: Frame | None) -> Fix | None:
         return None
     folder = str(Path(frame.file).parent)
     found = {s: None for path, n in program_nodes(folder) if (s := _sizes(folder, path, n)) is not None}
-    return next(iter(found)) if len(found) == 1 else None
+    return next(iter(found)) if len(found) == 1 else None if found else built_of_all(folder)
 
 
 def _sizes(folder: str, path: str, node: ast.AST) -> Fix | None:

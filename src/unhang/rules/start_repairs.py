@@ -258,3 +258,30 @@ def of_files_of_others(frames: Sequence[Frame]) -> Fix | None:
         f"# {w.spot(at)}, in front of this line, on every rank\ntorch.distributed.barrier()",
         verify=CLEAN,
     )
+
+
+def built_of_all(folder: str) -> Fix | None:
+    """For a module that is as large as what each rank has built of its own data: `Net(len(vocab))`, where `vocab = build(sentences)` stands above it."""
+    modules = {
+        n.name for _, n in program_nodes(folder) if isinstance(n, ast.ClassDef) and "Module" in ast.unparse(n)[:200]
+    }
+    found = {}
+    for path, call in ((p, n) for p, n in program_nodes(folder) if isinstance(n, ast.Call)):
+        lengths = [a.args[0] for a in call.args if isinstance(a, ast.Call) and last_name(a.func) == "len" and a.args]
+        if last_name(call.func) not in modules or len(lengths) != 1:
+            continue
+        sets = [n for n in inside(function_at(path, call.lineno), ast.Assign) if n.lineno < call.lineno]
+        made = [n for n in sets if ast.unparse(lengths[0]) in map(ast.unparse, n.targets)]
+        built = made[-1].value if made else None
+        if isinstance(built, ast.Call) and len(built.args) == 1 and not built.keywords:
+            found[path, made[-1].lineno] = (ast.unparse(made[-1]), ast.unparse(built), ast.unparse(built.args[0]))
+    if len(found) != 1:
+        return None
+    (path, line), (whole, built_by, given) = next(iter(found.items()))
+    of_all = built_by.replace(f"({given})", "([x for part in everyone for x in part])", 1)
+    return edit(
+        f"Build `{built_by}` of what all ranks have: the model is as large as it",
+        f"# {w.line_at(path, line)}, in place of `{whole}`, on every rank; import torch.distributed as dist\n"
+        f"everyone = [None] * dist.get_world_size()\ndist.all_gather_object(everyone, {given})\n{whole.replace(built_by, of_all, 1)}",
+        verify=CLEAN,
+    )
