@@ -12,6 +12,7 @@ from unhang.analyze.calls.handled import caught_elsewhere
 from unhang.analyze.program.early_ends import skipped_round
 from unhang.analyze.program.may_differ import OWN
 from unhang.analyze.program.rank_names import kind_of_name
+from unhang.analyze.program.sets import loop_over_set
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.situation import Situation
 from unhang.fix.agreed import modules
@@ -186,3 +187,41 @@ def test_what_the_program_gives_a_library_on_some_ranks(
 
 
 _SECOND = 1_000_000_000
+
+
+_LANGUAGES = """\
+def languages():
+    return {over}
+def main(rank):
+    for lang in {loop}:
+        for x in loader(lang):
+            dist.all_reduce(x)
+        dist.all_gather(out, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "loop", "is_told"),
+    [
+        ("{row.lang for row in ROWS}", "languages() - {'de'}", True),
+        ("{row.lang for row in ROWS}", "sorted(languages())", False),
+        ("[row.lang for row in ROWS]", "languages()", False),
+        ("{1, 2, 3}", "languages()", False),
+    ],
+)
+def test_a_loop_over_what_a_function_gives_as_a_set(over: str, loop: str, is_told: bool, tmp_path: Path) -> None:
+    file = _file(tmp_path, _LANGUAGES.format(over=over, loop=loop))
+    found = loop_over_set((Frame(file, 6, "main"),))
+    assert (found is not None and found[0].line == 4) is is_told
+
+
+@pytest.mark.parametrize(("loop", "is_told"), [("set(rows) - {'de'}", True), ("sorted(set(rows))", False)])
+def test_a_set_is_gone_through_in_another_order_by_each_rank(loop: str, is_told: bool) -> None:
+    calls = {r: ["all_reduce[8]@main:6"] * 3 + ["all_reduce[8]@main:6 !"] for r in (0, 1)}
+    calls[2] = ["all_reduce[8]@main:6"] * 3 + ["all_gather[8]@main:7 !"]
+    case = make_case(calls, world=3, hang="proven", source=_LANGUAGES.format(over="1", loop=loop))
+    first = judge(case).findings[0]
+    assert first.title.startswith("the ranks go through the set") is is_told
+    if is_told:
+        assert first.location is not None
+        assert (first.location.line, first.culprit_ranks) == (4, ())

@@ -6,11 +6,13 @@ from dataclasses import replace
 from itertools import pairwise
 from textwrap import indent
 
+from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.failures import are_whole_nodes
 from unhang.analyze.program import early_ends
 from unhang.analyze.program.callpath import user_path
 from unhang.analyze.program.rounds import LeftLoop, goes_through
+from unhang.analyze.program.sets import loop_over_set
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, Frame
@@ -142,3 +144,21 @@ def told_by_first(frame: Frame | None) -> Fix | None:
         f"dist.broadcast_object_list(leaves, src=0)\nif leaves[0]:\n{body}",
         verify=CLEAN,
     )
+
+
+def in_order_of_set(s: Situation, d: Divergence) -> Found | None:
+    """All are in one loop over a set: who is through with its member first had another one than the others."""
+    over = loop_over_set(d.odd_path)
+    if (
+        over is None
+        or over != loop_over_set(d.reference_path)
+        or s.case.job.environment.get("PYTHONHASHSEED", "random") != "random"
+    ):
+        return None
+    head, what = over
+    words = {
+        "over": what, "loop": w.place(head), "odd": w.name_ranks(d.odd), "others": w.name_ranks(d.reference),
+        "mine": w.name_call(d.odd_call), "theirs": w.name_call(d.reference_call),
+    }  # fmt: skip
+    lines = (*w.both_sides(d), *w.code_line(head, "set"))
+    return Found(0.9, (), lines, words, "set", ("sorted",), **w.at_fork(d, head), cause="code-divergence")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.calls.loop_heads import loop_over_set, loop_sorted_apart
+from unhang.analyze.calls.loop_heads import loop_sorted_apart
+from unhang.analyze.program.sets import loop_over_set
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.program.ways_out import end_of_while, only_way_past
 from unhang.analyze.waits.polling import made_on_one, name_by_hash, polled_for

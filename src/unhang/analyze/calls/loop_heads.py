@@ -12,6 +12,7 @@ from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.program.callpath import Path, loops_on
 from unhang.analyze.program.may_differ import OWN, may_differ
 from unhang.analyze.program.rounds import is_in
+from unhang.analyze.program.sets import unwrapped
 from unhang.analyze.program.sides import differing
 from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, scopes_at, surroundings
 from unhang.analyze.program.trees import (
@@ -238,24 +239,6 @@ def _assignments(tree: ast.AST | None) -> Iterator[tuple[ast.expr | ast.stmt, li
                 yield node, [target], value
 
 
-_WRAPPERS = ("enumerate", "list", "tuple", "iter", "tqdm", "reversed")
-_OF_SETS = ("union", "difference", "intersection", "symmetric_difference", "copy")
-_MOST_STEPS = 40
-
-
-def loop_over_set(path: Sequence[Frame]) -> tuple[Frame, str] | None:
-    """The head of the innermost loop on a way to a call that goes over a set, and what it goes over; None where none surely does."""
-    for frame in reversed(path):
-        for loop in reversed(surroundings(frame.file, frame.line).loops):
-            head, tree = loop_at(frame.file, loop.header), tree_of(frame.file)
-            over = unwrapped(head.iter) if isinstance(head, ast.For) else None
-            if over is not None and tree is not None and _is_set(tree, over):
-                return Frame(frame.file, loop.header, frame.function), ast.unparse(over)
-        if line_text(frame.file, frame.line) == "":
-            return None
-    return None
-
-
 class SortedApart(NamedTuple):
     """A loop at `head` over what `sorted` at line `at` puts in order by `key`, out of `what`."""
 
@@ -289,42 +272,6 @@ def keys_gone_over(path: str, header: int) -> str:
         case ast.Call(func=ast.Attribute(value=of, attr="items" | "keys" | "values"), args=[], keywords=[]):
             return ast.unparse(of)
     return ""
-
-
-def unwrapped(node: ast.expr) -> ast.expr:
-    """What a loop goes over, without `enumerate` and the like."""
-    while isinstance(node, ast.Call) and last_name(node.func) in _WRAPPERS and node.args:
-        node = node.args[0]
-    return node
-
-
-def _is_set(tree: ast.Module, node: ast.expr) -> bool:
-    """Whether an expression is a set in all that the file binds to it, and not one of numbers, whose order is the same everywhere."""
-    todo, known, is_set = [node], set[str](), False
-    for _ in range(_MOST_STEPS):
-        if not todo:
-            return is_set
-        match unwrapped(todo.pop()):
-            case ast.Set(elts=of) if not all(isinstance(e, ast.Constant) and isinstance(e.value, int) for e in of):
-                is_set = True
-            case ast.SetComp():
-                is_set = True
-            case ast.Call(func=ast.Name(id="set" | "frozenset"), args=args):
-                is_set = is_set or bool(args)
-            case ast.Call(func=ast.Attribute(value=of, attr=name)) if name in _OF_SETS:
-                todo.append(of)
-            case ast.BinOp(op=ast.Sub() | ast.BitOr() | ast.BitAnd() | ast.BitXor(), left=left):
-                todo.append(left)
-            case ast.Name() | ast.Attribute() as named:
-                name = last_name(named)
-                bound = list(_bound_to(tree, name)) if name not in known else []
-                if name not in known and not bound:
-                    return False
-                known.add(name)
-                todo += bound
-            case _:
-                return False
-    return False
 
 
 def _bound_to(tree: ast.Module, name: str) -> Iterator[ast.expr]:

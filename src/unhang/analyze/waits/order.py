@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from unhang.analyze.calls.align import Signature, majority, signature
 from unhang.analyze.calls.divergence import Divergence
-from unhang.analyze.calls.loop_heads import unwrapped
 from unhang.analyze.calls.positions import bare_op
 from unhang.analyze.calls.streams import Streams, stack_of_call, stack_path
 from unhang.analyze.program.callpath import Path, is_same_function, loops_on, user_path
+from unhang.analyze.program.sets import unwrapped
 from unhang.analyze.program.sides import Side, decided_by_condition, started_ns
 from unhang.analyze.program.source import Condition, around, frame_at, loop_at
 from unhang.analyze.program.trees import line_text

@@ -30,7 +30,7 @@ from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.advice import call_first
 from unhang.rules.base import Found, rule
-from unhang.rules.early_ends import ended_early
+from unhang.rules.early_ends import ended_early, in_order_of_set
 from unhang.rules.framework_advice import at_gone, of_gone, say_gone, why_gone
 from unhang.rules.remedies import fail_together
 from unhang.rules.repairs import of_list
@@ -48,11 +48,13 @@ def uneven_inputs(s: Situation) -> Found | None:
         return None
     d = s.divergence
     if d is not None:
+        if (found := in_order_of_set(s, d)) is not None:
+            return found
         if d.left_loop is not None:
             return _left_loop(s, d)
         return _exhausted(s, d, end) if (end := exhausted_by(s, d)) else _left_framework(s, d)
-    if (found := ended_in_loop(s)) is not None:
-        return _ended(s, *found)
+    if (ended := ended_in_loop(s)) is not None:
+        return _ended(s, *ended)
     transfers = other_transfers(s)
     return _left_transfers(s, transfers) if transfers is not None else None
 

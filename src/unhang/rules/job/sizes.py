@@ -8,10 +8,10 @@ from pathlib import Path
 
 from unhang.analyze.calls.align import StuckCollective, Unlike, calls_at, majority, members_of
 from unhang.analyze.calls.divergence import Divergence
-from unhang.analyze.calls.loop_heads import loop_over_set
 from unhang.analyze.calls.positions import bare_op, numels
 from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.program.callpath import innermost, user_path
+from unhang.analyze.program.sets import loop_over_set
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.order import in_turns, is_of_size_alone, is_thread_race
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Fix, Frame, grouped, user_frames
