@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.calls.framework_loops import asked_for
+from unhang.analyze.calls.framework_loops import asked_for, train_loader
 from unhang.analyze.calls.handled import caught_elsewhere
 from unhang.analyze.program.early_ends import skipped_round
 from unhang.analyze.program.may_differ import OWN
@@ -225,3 +225,15 @@ def test_a_set_is_gone_through_in_another_order_by_each_rank(loop: str, is_told:
     if is_told:
         assert first.location is not None
         assert (first.location.line, first.culprit_ranks) == (4, ())
+
+
+_LOADS = "class Data:\n    def train_dataloader(self):\n        one = DataLoader({one}, 8)\n        two = DataLoader({two}, 8)\n        return [one, two]\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "line"),
+    [("self.rows", "self.fresh()", 4), ("self.rows", "self.others", None), ("self.draw()", "self.fresh()", None)],
+)
+def test_of_two_loaders_that_which_is_made_anew(one: str, two: str, line: int | None, tmp_path: Path) -> None:
+    found = train_loader(_file(tmp_path, _LOADS.format(one=one, two=two)))
+    assert (found.at.line if found else None) == line

@@ -60,7 +60,7 @@ def say_gone(gone: LeftFramework) -> str:
 def _as_many(made: MadeLoader) -> Fix:
     return edit(
         "Give each rank as many items as the rank with the fewest, each time the loader is made",
-        f"# {w.spot(made.at)}, in front of this line, on every rank\n"
+        f"# in front of the statement of {w.spot(made.at)}, on every rank\n"
         f"data = {made.data}\n"
         "n = torch.tensor(len(data)); torch.distributed.all_reduce(n, op=torch.distributed.ReduceOp.MIN)\n"
         f"# and in it, in place of `{made.data}`: torch.utils.data.Subset(data, range(int(n)))",

@@ -142,7 +142,7 @@ class MadeLoader(NamedTuple):
 
 @remembered
 def train_loader(script: str) -> MadeLoader | None:
-    """The one loader that the program's `train_dataloader()` makes, which a framework may ask for anew in each epoch."""
+    """The one loader that the program's `train_dataloader()` makes, which a framework may ask for anew in each epoch; of several, the one of what is made for it there."""
     made = [
         MadeLoader(frame_at(file, call.lineno), ast.unparse(call.args[0]))
         for file in files_of_script(script)
@@ -150,7 +150,8 @@ def train_loader(script: str) -> MadeLoader | None:
         for call in (inside(function, ast.Call) if function.name == "train_dataloader" else ())
         if last_name(call.func).endswith("DataLoader") and call.args
     ]
-    return made[0] if len(made) == 1 else None
+    anew = made if len(made) == 1 else [m for m in made if "(" in m.data]
+    return anew[0] if len(anew) == 1 else None
 
 
 _EVALUATES = frozenset(("setup_data", "on_advance_end", "evaluate", "_evaluate", "evaluation_loop"))
