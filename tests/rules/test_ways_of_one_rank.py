@@ -18,7 +18,7 @@ from unhang.analyze.situation import Situation
 from unhang.fix.agreed import modules
 from unhang.fix.program import Program
 from unhang.model import Frame, RaisedError
-from unhang.rules.start_repairs import in_eval_mode
+from unhang.rules.start_repairs import in_eval_mode, of_left_graph
 from unhang.testing import judge, make_case
 
 
@@ -237,3 +237,34 @@ _LOADS = "class Data:\n    def train_dataloader(self):\n        one = DataLoader
 def test_of_two_loaders_that_which_is_made_anew(one: str, two: str, line: int | None, tmp_path: Path) -> None:
     found = train_loader(_file(tmp_path, _LOADS.format(one=one, two=two)))
     assert (found.at.line if found else None) == line
+
+
+_TRIPLET = """\
+from torch.distributed.nn.functional import all_gather
+def gather(x):
+    return torch.cat({gathers}(x))
+def loss(feats, ids):
+    every, names = gather(feats), ids
+    far = 1 - feats @ every.t()
+    if not (far > 0).any():
+        return {value}, 0.0
+    return far.mean(), 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("gathers", "value", "is_told"),
+    [
+        ("all_gather", "feats.sum() * 0.0", True),
+        ("all_gather", "feats.sum() * 0.0 + every.sum() * 0.0", False),
+        ("all_gather", "far.sum() * 0.0", False),
+        ("own_gather", "feats.sum() * 0.0", False),
+    ],
+)
+def test_a_result_that_leaves_the_graph_of_a_gather(gathers: str, value: str, is_told: bool, tmp_path: Path) -> None:
+    _file(tmp_path, _TRIPLET.format(gathers=gathers, value=value))
+    found = of_left_graph(str(tmp_path))
+    assert (found is not None) is is_told
+    if found is not None:
+        assert (found[0].line, found[1]) == (7, "not (far > 0).any()")
+        assert "return (feats.sum() * 0.0 + every.sum() * 0.0, 0.0)" in found[2].advice

@@ -25,6 +25,7 @@ from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_lost_dimension, of_monitor, within_first
 from unhang.rules.item_repairs import of_item, on_another_rank
 from unhang.rules.repairs import of_draws, of_parts, of_resumed
+from unhang.rules.start_repairs import of_left_graph
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE = f"{AGAIN}: all ranks make the same calls"
@@ -68,7 +69,7 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return outputs
     if (shown := of_parts(d) or of_resumed(d) or of_draws(d)) is not None:
         return Remedy((shown,))
-    if d.in_library is not None and d.location is not None:
+    if d.in_library and d.location is not None:
         return _of_library(d, str(Path(d.location.file).parent))
     return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)
 
@@ -104,8 +105,7 @@ def _of_one_method(d: Divergence) -> Remedy | None:
     if len(d.odd_path) < 2 or len(d.reference_path) < 2 or d.odd_path[:-1] != d.reference_path[:-1]:
         return None
     mine, theirs, above = d.odd_path[-1], d.reference_path[-1], d.odd_path[-2]
-    classes = [decisions.class_at(f) for f in (mine, theirs)]
-    given = decisions.goes_over(above)
+    classes, given = [decisions.class_at(f) for f in (mine, theirs)], decisions.goes_over(above)
     if mine.function != theirs.function or None in classes or classes[0] == classes[1] or not given:
         return None
     fix = edit(
@@ -139,8 +139,7 @@ def _of_outputs(d: Divergence, folder: str) -> Remedy | None:
 
 def _of_asked(asked: Frame) -> Remedy:
     """For a line that asks a framework for what one side alone does, or answers it."""
-    condition = deciding(around(asked).conditions)
-    text = line_text(asked.file, asked.line)
+    condition, text = deciding(around(asked).conditions), line_text(asked.file, asked.line)
     does = "is each rank's own answer" if text.startswith("return ") else "may ask for that on one rank alone"
     asks = f": `{text}` ({w.place(asked)}) {does}"
     if condition is None or not condition.suspicion:
@@ -161,7 +160,7 @@ def _of_count(d: Divergence, frame: Frame, own: Sequence[Condition]) -> Remedy:
 
 def _of_either_count(d: Divergence) -> Remedy:
     """The same where nobody is in the majority, if only one side runs by such a count."""
-    ends = [p[-1] for p in (d.odd_path, d.reference_path) if p]
+    ends = {p[-1] for p in (d.odd_path, d.reference_path) if p}
     found = [r for f in ends if (r := _of_count(d, f, around(f).conditions)).fixes]
     return found[0] if len(found) == 1 else NO_REMEDY
 
@@ -171,11 +170,12 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     frames = [*(d.odd_call.frames or ()), *(d.reference_call.frames or ())]
     if any(f.function == "_get_num_items_in_batch" for f in frames):
         return _of_items(folder)
-    is_of_log = any(part in f.file and "/logger_connector/" in f.file for f in frames for part in LIGHTNING)
-    if is_of_log and (partial := decisions.partial_log(folder)) is not None:
+    if any("/torch/distributed/nn/" in f.file for f in frames) and (left := of_left_graph(folder)) is not None:
+        return Remedy((left[2],), at=left[0], asks=f": `if {left[1]}` ({w.spot(left[0])}) leads out of its graph")
+    files = [f.file for f in frames if any(part in f.file for part in LIGHTNING)]
+    if any("/logger_connector/" in x for x in files) and (partial := decisions.partial_log(folder)) is not None:
         return _of_partial_log(partial)
-    is_of_callback = any(part in f.file and "/callbacks/" in f.file for f in frames for part in LIGHTNING)
-    monitor = decisions.unsynced_monitor(folder) if is_of_callback else None
+    monitor = decisions.unsynced_monitor(folder) if any("/callbacks/" in x for x in files) else None
     if monitor is not None and (by_some := decisions.logged_by_some(monitor[0])) is not None:
         return _of_partial_log(by_some)
     if monitor is not None and (fix := of_monitor(monitor)) is not None:
