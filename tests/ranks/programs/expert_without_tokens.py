@@ -15,7 +15,7 @@ class Mixture(nn.Module):
     def forward(self, tokens, chosen):
         out = tokens
         for expert, index in zip(self.experts, chosen, strict=True):
-            if len(index):
+            if len(index):  # culprit
                 out = out + expert(tokens[index]).sum()  # culprit
         return out
 

@@ -22,7 +22,7 @@ def main():
         if rank == 2 and step == 5:
             inputs[3, 1] = float("nan")  # a broken record
         loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
-        if torch.isfinite(loss):
+        if torch.isfinite(loss):  # culprit
             optimizer.zero_grad()
             loss.backward()  # culprit
             optimizer.step()
