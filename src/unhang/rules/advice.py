@@ -14,7 +14,7 @@ from unhang.analyze.program.early_ends import operand_behind
 from unhang.analyze.program.may_differ import is_drawn
 from unhang.analyze.program.rank_names import asks_for_the_rank
 from unhang.analyze.program.sides import ByCondition
-from unhang.analyze.program.source import Condition, handles_signal, nearest, nodes_around
+from unhang.analyze.program.source import Condition, frame_at, handles_signal, nearest, nodes_around
 from unhang.analyze.program.trees import line_text
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import LOOK, NO_HELP
@@ -162,6 +162,12 @@ def deciding(conditions: Iterable[Condition]) -> Condition | None:
     """The condition that most likely comes out differently on the ranks: the innermost on the rank, else on data; not whether there is a group at all, or anybody else in it."""
     open_to = [c for c in conditions if c.depends_on_rank or not _IS_DISTRIBUTED.fullmatch(c.text)]
     return max(reversed(open_to), key=lambda c: (c.depends_on_rank, c.suspicion), default=None)
+
+
+def at_test(frame: Frame, condition: Condition | None) -> Frame:
+    """Where the ways part: at the test that decides, where that asks for data; at the line itself, where it asks for the rank."""
+    of_data = condition is not None and not condition.depends_on_rank
+    return frame_at(condition.path, condition.line) if condition is not None and of_data else frame
 
 
 def gate_of(condition: Condition | None) -> Gate | None:

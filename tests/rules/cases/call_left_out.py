@@ -33,7 +33,7 @@ CASES = {
                 pending={1: _EXCHANGE},
             ),
             (1,),
-            4,
+            3,
         ),
         Quiet(
             make_case(

@@ -13,7 +13,7 @@ from unhang.analyze.calls.handled import handled_before, swallowed_by
 from unhang.analyze.calls.positions import bare_op
 from unhang.analyze.program.callpath import Path, innermost, user_path
 from unhang.analyze.program.sides import differing, is_split_by, started_ns
-from unhang.analyze.program.source import Condition, around, frame_at
+from unhang.analyze.program.source import Condition, around
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.program.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, way_past, ways_between
 from unhang.analyze.situation import Situation
@@ -23,6 +23,7 @@ from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
     LONGER_TIMEOUT,
+    at_test,
     decided_together,
     deciding,
     fixes_of,
@@ -171,9 +172,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     undecided = one_sided[0] if one_sided else d.location if d.in_library else guarded_in_role(d)
     is_plain = say in ("alone", "skipped") and d.by_condition is None
     passed = way_past(frame, gate, is_switch=say == "alone") if say in ("skipped", "alone") else None
-    by_data = gate is not None and say in ("skipped", "alone") and not gate.depends_on_rank
-    at_test = frame_at(gate.path, gate.line) if gate is not None and by_data else None
-    told = caught[0] if caught else remedy.at or passed or at_test or (frame if d.is_decided else undecided)
+    parts = at_test(frame, gate) if frame is not None and say in ("skipped", "alone") else frame
+    told = caught[0] if caught else remedy.at or passed or (parts if d.is_decided else undecided)
     if passed is not None and told == passed:
         how = "switched" if say == "alone" else "led past"
         say, more = f"{how}/{say}", {**more, **_way_words(passed)}

@@ -31,7 +31,7 @@ from unhang.model import (
 )
 from unhang.read.logs.attempts import killed_at_work
 from unhang.rules import wording as w
-from unhang.rules.advice import EVERY_RANK_CALLS, decided_together, deciding, fixes_of, gate_of, said_plainly
+from unhang.rules.advice import EVERY_RANK_CALLS, at_test, decided_together, deciding, fixes_of, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
 from unhang.rules.framework_advice import of_asked_ahead, of_stop
@@ -393,5 +393,5 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
         say,
         fixes=fixes_of(first.decided, decisive, w.name_ranks(culprits), made, of_asked_ahead(made)),
         condition=gate_of(decisive),
-        **w.at_wait(first.edge, first.decided),
+        **w.at_wait(first.edge, at_test(first.decided, decisive)),
     )
