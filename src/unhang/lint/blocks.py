@@ -175,8 +175,7 @@ class Blocks(Branches):
 
     def loop(self, s: Loop) -> str:
         """Follows a loop, and says how it ends."""
-        begin = len(self.effects)
-        over = self.value(s.over)
+        begin, over = len(self.effects), self.value(s.over)
         mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
         if s.target is not None:

@@ -89,8 +89,7 @@ class Names:
         self._pending: list[Pending] = []
         self._uneven_found: list[tuple[Found, Effect]] = []  # unless those that are done wait for the others
         self._stops: list[tuple[str, int, list[Cause]]] = []
-        self._empty: set[str] = set()
-        self._filled: set[str] = set()
+        self._empty, self._filled = set[str](), set[str]()
         # What goes into the summary.
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
@@ -98,9 +97,7 @@ class Names:
         self.alone: dict[int, Value] = {}  # parameters that some ranks alone call
         self.puts: dict[Kept, bool] = {}
         self.marked: set[str] = set()
-        self.parts: dict[
-            str, frozenset[tuple[int, str]]
-        ] = {}  # by which the callers' objects decide what is set on them
+        self.parts: dict[str, frozenset[tuple[int, str]]] = {}  # of the callers' objects, by which these are set
         self.is_bare_where_empty = False  # it gives back a constant where there is nothing in what it is given
         self._returned, self._given_out = list[Value](), list[Value]()  # by a generator
         self._none_returned: list[tuple[bool, Value]] = []

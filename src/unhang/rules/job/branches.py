@@ -170,9 +170,9 @@ def _parted(s: Situation, d: Divergence) -> Found:
         fixes, gate = (decided_together(*one_sided),), one_sided[1]
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     undecided = one_sided[0] if one_sided else d.location if d.in_library else guarded_in_role(d)
-    is_plain = say in ("alone", "skipped") and d.by_condition is None
-    passed = way_past(frame, gate, is_switch=say == "alone") if say in ("skipped", "alone") else None
-    parts = at_test(frame, gate) if frame is not None and say in ("skipped", "alone") else frame
+    is_one = say in ("skipped", "alone")
+    is_plain, parts = is_one and d.by_condition is None, at_test(frame, gate) if frame is not None and is_one else frame
+    passed = way_past(frame, gate, is_switch=say == "alone") if is_one else None
     told = caught[0] if caught else remedy.at or passed or (parts if d.is_decided else undecided)
     if passed is not None and told == passed:
         how = "switched" if say == "alone" else "led past"
