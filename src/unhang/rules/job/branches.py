@@ -142,6 +142,10 @@ def _below(s: Situation, d: Divergence) -> Frame | None:
     return next((f for f in below if any(c.suspicion > 0 for c in _own_conditions(s, d, f))), None)
 
 
+def _undecided_at(d: Divergence, one_sided: tuple[Frame, Condition] | None) -> Frame | None:
+    return one_sided[0] if one_sided else d.location if d.in_library else guarded_in_role(d)
+
+
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = hidden_forward(d) if d.is_decided else None
     frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
@@ -154,8 +158,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     one_sided = None if d.is_decided else _one_sided(s, d)
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
-    may_pass = gate and d.skipped and d.by_condition is None and say != "hidden forward"
-    past = _ways_past(s, d, frame, gate) if gate and may_pass else ()
+    is_open = d.skipped and d.by_condition is None
+    past = _ways_past(s, d, frame, gate) if gate and is_open and say != "hidden forward" else ()
     if past:
         broken = (c for c in _own_conditions(s, d, frame) if len(past) == 1 and c.line == past[0].line)
         likeliest, gate = gate, next(broken, None)
@@ -169,11 +173,10 @@ def _parted(s: Situation, d: Divergence) -> Found:
     if one_sided and not remedy.fixes and not d.of_roles:
         fixes, gate = (decided_together(*one_sided),), one_sided[1]
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
-    undecided = one_sided[0] if one_sided else d.location if d.in_library else guarded_in_role(d)
-    is_one = say in ("skipped", "alone")
-    is_plain, parts = is_one and d.by_condition is None, at_test(frame, gate) if frame is not None and is_one else frame
+    is_plain = (is_one := say in ("skipped", "alone")) and d.by_condition is None
+    parts = at_test(frame, gate) if frame is not None and is_one else frame
     passed = way_past(frame, gate, is_switch=say == "alone") if is_one else None
-    told = caught[0] if caught else remedy.at or passed or (parts if d.is_decided else undecided)
+    told = caught[0] if caught else remedy.at or passed or (parts if d.is_decided else _undecided_at(d, one_sided))
     if passed is not None and told == passed:
         how = "switched" if say == "alone" else "led past"
         say, more = f"{how}/{say}", {**more, **_way_words(passed)}
