@@ -25,7 +25,8 @@ from unhang.analyze.program.trees import (
 )
 from unhang.analyze.program.ways_out import way_out_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.model import Fix, Frame, user_frames
+from unhang.analyze.waits.starts import set_at
+from unhang.model import EvidenceLine, Fix, Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, Found, edit
 
@@ -360,3 +361,21 @@ def _follows(function: ast.FunctionDef, names: set[str]) -> set[str]:
         if names_in(n.value) & found and not isinstance(n.value, ast.Tuple):
             found |= {t.id for t in n.targets if isinstance(t, ast.Name)}
     return found
+
+
+def by_launchers(s: Situation, frames: Sequence[Frame]) -> Found:
+    """Of launchers that wait in their rendezvous: whether they look for each other under other ids, and where the program that started them gives these."""
+    stack = [EvidenceLine("launcher stack", str(f), f.line) for f in frames[:3]]
+    ids = list(dict.fromkeys(t.name.partition(" start ")[2] for t in s.case.launcher_stacks if " start " in t.name))
+    if len(ids) < _SEVERAL:
+        return Found(0.85, (), stack, say="launcher", fixes=("numbers", "first"))
+    own = [f for t in s.case.launcher_stacks for f in user_frames(t.frames)]
+    folders = dict.fromkeys(f.file.rpartition("/")[0] for f in own)
+    found = (at for x in folders for word in ("--rdzv-id", "--rdzv_id") if (at := set_at(x, (), word)) is not None)
+    at = next(found, None)
+    words = {"ids": w.listed(ids[:4]), "spot": w.spot(at) if at else "--rdzv-id"}
+    lines = [EvidenceLine("launcher", f"--rdzv-id {x}") for x in ids[:4]]
+    return Found(0.95, (), [*lines, *stack], words, "other ids", ("one id",), location=at)
+
+
+_SEVERAL = 2

@@ -101,10 +101,11 @@ def take_workers(ranks: Sequence[WatchedRank], native: bool = False) -> None:
 def take_driver(run_dir: Path, root_pid: int, own: Collection[int]) -> None:
     """The stacks of the program that started the ranks, where it is no rank and no launcher of torch: it may give them their work.
 
-    With them Ray's actors and tasks, and the stacks of those that are no ranks. `own`: pids of the ranks. Blocks: up to 2 s.
+    With them Ray's actors and tasks, and the stacks of those that are no ranks. `own`: pids of the ranks; of none, launchers were looked at. Blocks: up to 2 s.
     """
     if (
-        root_pid not in own
+        own
+        and root_pid not in own
         and not is_torchs_launcher(root_pid)
         and (threads := take_stacks([root_pid], timeout_s=1.0).get(root_pid))
     ):
@@ -115,6 +116,29 @@ def take_driver(run_dir: Path, root_pid: int, own: Collection[int]) -> None:
             of_it = stacks.get(pid) or [{"pid": pid, "frames": []}]
             threads += [{**t, "thread_name": f"{OF_RAY}{call}", "os_thread_id": None} for t in of_it]
         write_whole(run_dir / "launcher.json", json.dumps(threads).encode())
+
+
+def rendezvous_stacks(pids: Sequence[int]) -> list[Any]:
+    """The threads of launchers that wait in their rendezvous; none where none does. Blocks: up to 3 s."""
+    threads = [t for found in take_stacks(pids[:8]).values() for t in found]
+    main = [
+        t for t in threads if t.get("thread_name") in (None, "", "MainThread")
+    ]  # others keep the rendezvous alive while ranks run
+    for thread in main:
+        thread["thread_name"] = f"MainThread {_start_id(thread.get('pid') or 0)}".strip()
+    waits = any("rendezvous" in str(f.get("filename")) for t in main for f in t.get("frames", ()))
+    return threads if waits else []
+
+
+def _start_id(pid: int) -> str:
+    """The id by which a launcher of torch looks for its other nodes, as its command line gives it."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            name, _, given = word.partition("=")
+            if name in ("--rdzv-id", "--rdzv_id"):
+                return f"start {given or after}"[:120]
+    return ""
 
 
 def is_torchs_launcher(pid: int) -> bool:

@@ -384,13 +384,3 @@ def _numbers(folder: Path) -> list[int]:
     with suppress(OSError, StopIteration):
         return [int(word) for word in line_of(folder / "status", "NSpid:").split()]
     return []
-
-
-def rendezvous_stacks(pids: Sequence[int]) -> list[Any]:
-    """The threads of launchers that wait in their rendezvous; none where none does. Blocks: up to 3 s."""
-    threads = [t for found in take_stacks(pids[:8]).values() for t in found]
-    main = [
-        t for t in threads if t.get("thread_name") in (None, "", "MainThread")
-    ]  # others keep the rendezvous alive while ranks run
-    waits = any("rendezvous" in str(f.get("filename")) for t in main for f in t.get("frames", ()))
-    return threads if waits else []

@@ -28,7 +28,6 @@ from unhang.watch.process import (
     are_at_work,
     children_of,
     may_be_asked,
-    rendezvous_stacks,
     talks_elsewhere,
     workers_of_ray,
 )
@@ -318,7 +317,7 @@ class Silence:
         if quiet < limit_s + START_UP_STALL_S and self._launcher.is_at_work(pids):
             return None
         self._is_over = True
-        if not (threads := rendezvous_stacks(pids)):
+        if not (threads := evidence.rendezvous_stacks(pids)):
             return None
         write_whole(self._run_dir / "launcher.json", json.dumps(threads).encode())
         return Said("stalled", "the launcher waits in its rendezvous", (), time.time_ns() - int(quiet * 1e9))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 from tests.rules.notation import log_case, make_case
+from unhang.model import Case, Frame, ThreadStack
 from unhang.testing import Fires, Quiet, pending
 
 _BARRIER = (
@@ -28,6 +33,21 @@ _AGAIN = {
 
 _OWN = "+ torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint={}:29500 train.py\ntorch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
 
+_LAUNCH = Path(__file__).parents[1] / "launchers" / "launch.py"
+
+
+def _launchers(*ids: str) -> Callable[[], Case]:
+    """The program that starts the launchers waits for them, and these for each other, under these ids."""
+
+    def made() -> Case:
+        case = make_case({}, world=0, hang="suspected", launcher="~rendezvous")()
+        waits = ThreadStack("MainThread", (Frame(str(_LAUNCH), 11, "start"),), is_main=True)
+        launchers = [replace(case.launcher_stacks[0], name=f"MainThread start {x}") for x in ids]
+        return replace(case, launcher_stacks=(waits, *launchers))
+
+    return made
+
+
 CASES = {
     "rendezvous-incomplete": (
         Fires(log_case(_OWN.format("127.0.0.1")), (), cause="rendezvous-endpoint"),
@@ -44,6 +64,8 @@ CASES = {
             make_case({}, hang="suspected", pending=_INIT, out_of_sight=(3,)), "a rank of another node may have come"
         ),
         Fires(make_case({}, world=0, hang="suspected", launcher="~rendezvous"), ()),
+        Fires(_launchers("a1", "b2"), (), 10),
+        Fires(_launchers("a1", "a1"), ()),
         Fires(log_case(_BARRIER.format(1, 1)), (1,)),
         Fires(log_case(_BARRIER.format(32, 1)), (1,)),
         Fires(log_case(_CLIENTS), ()),

@@ -25,7 +25,7 @@ from unhang.rules.log_lines import (
     was_killed,
     why_never_came,
 )
-from unhang.rules.start_repairs import of_number
+from unhang.rules.start_repairs import by_launchers, of_number
 from unhang.rules.wording import both
 
 _NAMES = ("store.host_not_found", "elastic.bad_endpoint", "gloo.unresolved")
@@ -128,8 +128,7 @@ def rendezvous_incomplete(s: Situation) -> Iterator[Found]:
         return
     frames = [f for t in s.case.launcher_stacks for f in t.frames if "rendezvous" in f.file]
     if s.primary_failure is None and not s.case.ranks and frames:
-        stack = [EvidenceLine("launcher stack", str(f), f.line) for f in frames[:3]]
-        yield Found(0.85, (), stack, say="launcher", fixes=("numbers", "first"))
+        yield by_launchers(s, frames)
         return
     if not (events := _incomplete(s)) or started_bare(s):
         return
