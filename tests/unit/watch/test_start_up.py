@@ -17,7 +17,7 @@ from tests.slowness import slowness
 from unhang.analyze.situation import Situation
 from unhang.model import Case
 from unhang.testing import make_case, pending
-from unhang.watch import RunOptions, process, ranks
+from unhang.watch import RunOptions, evidence, ranks
 from unhang.watch.agent import Agent
 from unhang.watch.ranks import WatchedRank
 
@@ -135,8 +135,8 @@ def test_a_thread_that_keeps_the_rendezvous_alive_is_no_launcher_that_waits_in_i
     frames = [
         {"filename": "torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", "name": "_keep_alive", "line": 1}
     ]
-    monkeypatch.setattr(process, "take_stacks", lambda pids: {1: [{"thread_name": thread, "frames": frames}]})
-    assert bool(process.rendezvous_stacks([1])) == is_waiting
+    monkeypatch.setattr(evidence, "take_stacks", lambda pids: {1: [{"thread_name": thread, "frames": frames}]})
+    assert bool(evidence.rendezvous_stacks([1])) == is_waiting
 
 
 def test_ranks_that_run_without_the_recorder_are_said_and_nobody_is_suspected(tmp_path: Path) -> None:
