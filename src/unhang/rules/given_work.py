@@ -12,6 +12,7 @@ from unhang.analyze.activity import TASK_OF_RAY, awaited_in
 from unhang.analyze.program.sides import holds_on
 from unhang.analyze.program.source import frame_at, function_at, nearest, nodes_around, surroundings
 from unhang.analyze.program.trees import (
+    Function,
     calls_on,
     covers,
     functions_in,
@@ -331,7 +332,7 @@ def _nothing_on(
     s: Situation, ranks: Collection[int], others: Collection[int], folder: str
 ) -> Iterator[tuple[Frame, str, str]]:
     """(line, test, what is given) where a function of the program that gives something on others gives nothing on these ranks."""
-    for path, function in ((p, f) for p, n in program_nodes(folder) for f in functions_in(n) if f is n):
+    for path, function in ((p, n) for p, n in program_nodes(folder) if isinstance(n, Function)):
         given = [n for n in inside(function, ast.Return) if n.value is not None]
         empty = [n for n in given if _is_nothing(n.value)]
         if len(empty) != 1 or len(given) == len(empty):

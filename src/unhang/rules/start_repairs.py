@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from unhang.analyze.program.trees import (
 )
 from unhang.analyze.program.ways_out import way_out_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.waits.starts import set_at
+from unhang.analyze.waits.starts import ID_OF_START, set_at
 from unhang.model import EvidenceLine, Fix, Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, Found, edit
@@ -303,15 +303,19 @@ _GRAPH_CALLS = "torch.distributed.nn"  # calls whose backward is a call of all r
 def of_left_graph(folder: str) -> tuple[Frame, str, Fix] | None:
     """(line, test, fix) of a result that has left the graph: `return x.sum() * 0` under a test, where what was gathered from all ranks decides otherwise."""
     found = []
+    imported, around = _differentiable(folder)
     for path, f in ((p, n) for p, n in program_nodes(folder) if isinstance(n, ast.FunctionDef)):
-        gathered = _bound_by(f, _differentiable(folder, path))
+        gathered = _bound_by(f, around | imported.get(path, set()))
+        if not gathered:
+            continue
+        computed = _follows(f, gathered)
         given = [n for n in inside(f, ast.Return) if n.value is not None]
         for test in (
             n for n in f.body if isinstance(n, ast.If) and not n.orelse and isinstance(n.body[-1], ast.Return)
         ):
             value = test.body[-1].value  # type: ignore[attr-defined]
-            others = [n for n in given if n.lineno > test.lineno and names_in(n) & _follows(f, gathered)]
-            if value is not None and gathered and others and not names_in(value) & _follows(f, gathered):
+            others = [n for n in given if n.lineno > test.lineno and names_in(n) & computed]
+            if value is not None and others and not names_in(value) & computed:
                 found.append((path, test, value, min(gathered)))
     if len(found) != 1:
         return None
@@ -326,8 +330,8 @@ def of_left_graph(folder: str) -> tuple[Frame, str, Fix] | None:
     return frame_at(path, test.lineno), ast.unparse(test.test), fix
 
 
-def _differentiable(folder: str, path: str) -> set[str]:
-    """The names by which a file calls such a gather: those that it imports, and functions of the program that give back what one of these gives."""
+def _differentiable(folder: str) -> tuple[Mapping[str, set[str]], set[str]]:
+    """The names by which files call such a gather: file -> those that it imports; and functions of the program that give back what one of these gives."""
     own: dict[str, set[str]] = {}
     for file, n in program_nodes(folder):
         if isinstance(n, ast.ImportFrom) and (n.module or "").startswith(_GRAPH_CALLS):
@@ -338,7 +342,7 @@ def _differentiable(folder: str, path: str) -> set[str]:
         if isinstance(f, ast.FunctionDef)
         and any(last_name(c.func) in own.get(file, ()) for r in inside(f, ast.Return) for c in inside(r, ast.Call))
     }
-    return around | own.get(path, set())
+    return own, around
 
 
 def _bound_by(function: ast.FunctionDef, calls: Collection[str]) -> set[str]:
@@ -366,7 +370,8 @@ def _follows(function: ast.FunctionDef, names: set[str]) -> set[str]:
 def by_launchers(s: Situation, frames: Sequence[Frame]) -> Found:
     """Of launchers that wait in their rendezvous: whether they look for each other under other ids, and where the program that started them gives these."""
     stack = [EvidenceLine("launcher stack", str(f), f.line) for f in frames[:3]]
-    ids = list(dict.fromkeys(t.name.partition(" start ")[2] for t in s.case.launcher_stacks if " start " in t.name))
+    of_id = f" {ID_OF_START}"
+    ids = list(dict.fromkeys(t.name.partition(of_id)[2] for t in s.case.launcher_stacks if of_id in t.name))
     if len(ids) < _SEVERAL:
         return Found(0.85, (), stack, say="launcher", fixes=("numbers", "first"))
     own = [f for t in s.case.launcher_stacks for f in user_frames(t.frames)]

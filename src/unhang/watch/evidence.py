@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.analyze.activity import OF_RAY
+from unhang.analyze.waits.starts import ID_OF_START
 from unhang.inside.recorder.flight import groups_in, merged
 from unhang.watch.folders import write_whole
 from unhang.watch.process import children_of, py_spy, take_stacks, workers_of_ray
@@ -137,7 +138,7 @@ def _start_id(pid: int) -> str:
         for word, after in zip(words, [*words[1:], ""], strict=True):
             name, _, given = word.partition("=")
             if name in ("--rdzv-id", "--rdzv_id"):
-                return f"start {given or after}"[:120]
+                return f"{ID_OF_START}{given or after}"[:120]
     return ""
 
 

@@ -254,12 +254,17 @@ def caught_elsewhere(error: RaisedError, raised: Frame) -> Frame | None:
     """The line of the `except` that caught an exception, where that stands in another function: there the rank went another way than its peers."""
     if error.handler is None or (error.handler.file, error.handler.function) == (raised.file, raised.function):
         return None
-    clause = nearest(error.handler.file, error.handler.line, ast.ExceptHandler)
+    clause = _clause_of(error)
     return replace(error.handler, line=clause.lineno) if clause is not None else None
 
 
 def leaves_by(error: RaisedError) -> str:
     """How the handler of an exception leaves the round, or the function: its last statement; `continue` where it goes on behind it, or is not known."""
-    clause = nearest(error.handler.file, error.handler.line, ast.ExceptHandler) if error.handler is not None else None
+    clause = _clause_of(error)
     last = clause.body[-1] if clause is not None else None
     return ast.unparse(last) if isinstance(last, ast.Return | ast.Break) else "continue"
+
+
+def _clause_of(error: RaisedError) -> ast.ExceptHandler | None:
+    at = error.handler
+    return nearest(at.file, at.line, ast.ExceptHandler) if at is not None else None

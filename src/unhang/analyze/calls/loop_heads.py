@@ -17,6 +17,8 @@ from unhang.analyze.program.sides import differing
 from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, scopes_at, surroundings
 from unhang.analyze.program.trees import (
     Function,
+    assignments,
+    bound_to,
     functions_in,
     functions_named,
     inside,
@@ -224,19 +226,9 @@ def _set_before(tree: ast.AST | None, name: str, header: int) -> Iterator[int]:
 
 def _assigned(tree: ast.AST | None, name: str, header: int) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr]]:
     """What gives the variable a value before the loop, and the value."""
-    for node, targets, value in _assignments(tree):
+    for node, targets, value in assignments(tree):
         if node.lineno < header and any(name in names_in(t) for t in targets):
             yield node, value
-
-
-def _assignments(tree: ast.AST | None) -> Iterator[tuple[ast.expr | ast.stmt, list[ast.expr], ast.expr]]:
-    """(node, targets, value) of all that gives variables and attributes a value."""
-    for node in ast.walk(tree) if tree is not None else ():
-        match node:
-            case ast.Assign(targets=targets, value=value):
-                yield node, targets, value
-            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
-                yield node, [target], value
 
 
 class SortedApart(NamedTuple):
@@ -254,7 +246,7 @@ def loop_sorted_apart(path: Sequence[Frame]) -> SortedApart | None:
         head, tree = loop_at(frame.file, loop.header), tree_of(frame.file)
         over = unwrapped(head.iter) if isinstance(head, ast.For) else None
         if isinstance(over, ast.Name | ast.Attribute) and tree is not None:
-            bound = [*_bound_to(tree, last_name(over))]
+            bound = [*bound_to(tree, last_name(over))]
             over = unwrapped(bound[0]) if len(bound) == 1 else over
         match over:
             case ast.Call(func=ast.Name(id="sorted"), args=[what], keywords=given):
@@ -272,10 +264,6 @@ def keys_gone_over(path: str, header: int) -> str:
         case ast.Call(func=ast.Attribute(value=of, attr="items" | "keys" | "values"), args=[], keywords=[]):
             return ast.unparse(of)
     return ""
-
-
-def _bound_to(tree: ast.Module, name: str) -> Iterator[ast.expr]:
-    return (value for _, targets, value in _assignments(tree) if name in map(last_name, targets))
 
 
 @remembered

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from unhang.analyze.program.source import loop_at, surroundings
-from unhang.analyze.program.trees import functions_named, inside, last_name, line_text, tree_of
+from unhang.analyze.program.trees import bound_to, functions_named, inside, last_name, line_text, tree_of
 from unhang.model import Frame
 
 _WRAPPERS = ("enumerate", "list", "tuple", "iter", "tqdm", "reversed")
@@ -57,7 +57,7 @@ def _is_set(path: str, node: ast.expr) -> bool:
                 todo += given
             case ast.Name() | ast.Attribute() as named:
                 name = last_name(named)
-                bound = [(file, v) for v in _bound_to(file, name)] if name not in known else []
+                bound = [(file, v) for v in bound_to(tree_of(file), name)] if name not in known else []
                 if name not in known and not bound:
                     return False
                 known.add(name)
@@ -72,12 +72,3 @@ def _given_by(path: str, name: str) -> list[tuple[str, ast.expr]]:
     found = functions_named(path.rpartition("/")[0], name)
     given = [(file, n.value) for file, f in found for n in inside(f, ast.Return) if n.value is not None]
     return given if len(found) == 1 else []
-
-
-def _bound_to(path: str, name: str) -> Iterator[ast.expr]:
-    for node in ast.walk(tree_of(path) or ast.Module([], [])):
-        match node:
-            case ast.Assign(targets=targets, value=value) if name in map(last_name, targets):
-                yield value
-            case ast.AnnAssign(target=of, value=ast.expr() as value) | ast.NamedExpr(target=of, value=value):
-                yield from (value,) if last_name(of) == name else ()

@@ -165,11 +165,25 @@ def program_nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
             yield path, node
 
 
+def assignments(tree: ast.AST | None) -> Iterator[tuple[ast.expr | ast.stmt, list[ast.expr], ast.expr]]:
+    """(node, targets, value) of all that gives variables and attributes a value."""
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                yield node, targets, value
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+                yield node, [target], value
+
+
+def bound_to(tree: ast.AST | None, name: str) -> Iterator[ast.expr]:
+    """What is given to a variable, or to attributes of that name."""
+    return (value for _, targets, value in assignments(tree) if name in map(last_name, targets))
+
+
 @remembered
 def signal_handlers(path: str) -> frozenset[str]:
     """The names of the functions that a file makes handlers of signals."""
-    calls = (c for n in nodes_of(path) if isinstance(c := n, ast.Call))
-    sets = (c for c in calls if last_name(c.func) in ("signal", "add_signal_handler"))
+    sets = (c for c in inside(tree_of(path), ast.Call) if last_name(c.func) in ("signal", "add_signal_handler"))
     return frozenset(last_name(a) for c in sets for a in c.args[1:])
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from unhang.analyze.program.source import frame_at
 from unhang.analyze.program.trees import program_nodes
 from unhang.analyze.situation import Situation
+from unhang.analyze.waits.waits_for import under_way
 from unhang.model import Frame, PendingCall, grouped, user_frames
 
 _RENDEZVOUS = "/torch/distributed/rendezvous.py"
+ID_OF_START = "start "  # behind it, in the name of a launcher's thread, stands its rendezvous id
 
 
 def not_connected(s: Situation) -> tuple[int, ...]:
@@ -54,9 +56,7 @@ def port_at(s: Situation, rank: int) -> Frame | None:
 
 
 def _init_of(s: Situation, rank: int) -> PendingCall | None:
-    evidence = s.case.ranks.get(rank)
-    pending = evidence.pending if evidence is not None else ()
-    return next((c for c in pending if c.kind == "init_process_group" and c.ended_ns is None), None)
+    return under_way(s.case.ranks[rank], "init_process_group") if rank in s.case.ranks else None
 
 
 def set_at(folder: str, names: Iterable[str], value: str = "") -> Frame | None:

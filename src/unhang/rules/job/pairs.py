@@ -188,7 +188,8 @@ def _are_threads(s: Situation, groups: Collection[str], begins: Collection[str])
     """Whether threads that Python started make the calls of these groups, below the functions below which the groups were made."""
     table = s.case.calls
     for number in (i for i, g in enumerate(table.groups) if g.name in groups):
-        frames = table.call(int(table.rows(group=number)[-1])).frames or () if len(table.rows(group=number)) else ()
+        rows = table.rows(group=number)
+        frames = table.call(int(rows[-1])).frames or () if len(rows) else ()
         if not frames or frames[-1].function != _THREAD_BEGINS or user_frames(frames)[-1].function not in begins:
             return False
     return True
