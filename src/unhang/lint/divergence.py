@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from unhang.lint import sorts
-from unhang.lint.grids import is_agreed_in_part, reaches_further
+from unhang.lint.grids import DIMENSIONS, is_agreed_in_part, reaches_further
 from unhang.lint.ir import Found, Function, Ref
 from unhang.lint.special import paths_in
 from unhang.lint.values import (
@@ -37,9 +37,6 @@ from unhang.lint.values import (
 _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
 )
-_DIMENSIONS = {
-    "tensor": "tp", "tp": "tp", "pipeline": "pp", "pp": "pp", "context": "cp", "cp": "cp", "data": "dp", "dp": "dp", "expert": "ep", "ep": "ep",
-}  # fmt: skip
 _RANK_IN = re.compile(
     r"(?:\b|_)(tensor|pipeline|context|data|expert|tp|pp|cp|dp|ep)(?:_(?:model_)?parallel)?_(?:local_)?rank\b"
 )
@@ -152,7 +149,7 @@ def either_way(here: list[Effect], there: list[Effect]) -> list[Effect]:
 @cache
 def ranks_asked(text: str) -> frozenset[str]:
     """Along which dimensions of the job's grid a condition asks for the number of the rank: `get_context_parallel_rank() == 0`."""
-    return frozenset(_DIMENSIONS[d] for d in _RANK_IN.findall(text))
+    return frozenset(DIMENSIONS[d] for d in _RANK_IN.findall(text))
 
 
 @cache
@@ -163,7 +160,7 @@ def dimensions(group: str) -> frozenset[str]:
         return frozenset()
     if re.search(r"(?<!tensor_)(?<!pipeline_)model_parallel", name):
         return frozenset(("tp", "pp")) if "expert" not in name else frozenset()
-    found = {_DIMENSIONS[d] for d in _DIMENSION.findall(name)}
+    found = {DIMENSIONS[d] for d in _DIMENSION.findall(name)}
     return frozenset(found | ({"cp"} if "(+cp)" in name else set()))
 
 

@@ -74,10 +74,11 @@ def found_in_source(frame: Operators, node: Call, last: str, source: Expr | None
 
 
 _AGREED_IN = "agreed in "
-_OF_NAME = {
-    **dict.fromkeys(("tensor", "tp", "tmp"), "tp"), **dict.fromkeys(("pipeline", "pipe", "pp"), "pp"),
-    **dict.fromkeys(("data", "dp"), "dp"), **dict.fromkeys(("context", "cp"), "cp"), **dict.fromkeys(("model", "mp"), "mp"),
+# Words of names, and the dimension of the job's grid that each means.
+DIMENSIONS = {
+    "tensor": "tp", "tp": "tp", "pipeline": "pp", "pp": "pp", "context": "cp", "cp": "cp", "data": "dp", "dp": "dp", "expert": "ep", "ep": "ep",
 }  # fmt: skip
+_OF_NAME = {w: d for w, d in DIMENSIONS.items() if d != "ep"} | {"tmp": "tp", "pipe": "pp", "model": "mp", "mp": "mp"}
 
 
 def _along(group: str) -> frozenset[str]:
