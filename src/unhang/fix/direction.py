@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze.calls.framework_loops import ASKS
 from unhang.analyze.program.may_differ import is_drawn
-from unhang.analyze.program.trees import functions_named, inside, last_name
+from unhang.analyze.program.trees import covers, functions_named, inside, last_name
 from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted, holds, takes_what_it_finds
 from unhang.model import Finding, Gate
 
@@ -36,7 +36,9 @@ def line_left_out(program: Program, gate: Gate, finding: Finding) -> int:
     at = f"({program.path.name}:"
     function = next(map(program.function_of, program.statements_at(gate.line)), None)
     last = getattr(function, "end_lineno", None) or 0
-    came = (e.line or 0 for e in finding.evidence if e.source.endswith(" source") and at in e.text)
+    came = [e.line or 0 for e in finding.evidence if e.source.endswith(" source") and at in e.text]
+    guarded = [n for n in ast.walk(program.tree) if isinstance(n, ast.If) and n.test.lineno == gate.line]
+    came.sort(key=lambda line: not any(covers(n, line) for n in guarded))
     return next((line for line in came if gate.line < line <= last), place.line)
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from unhang.analyze.activity import TASK_OF_RAY, awaited_in
-from unhang.analyze.program.sides import holds_on
 from unhang.analyze.program.source import frame_at, function_at, nearest, nodes_around, surroundings
 from unhang.analyze.program.trees import (
     Function,
@@ -23,6 +22,7 @@ from unhang.analyze.program.trees import (
     program_nodes,
     tree_of,
 )
+from unhang.analyze.program.values import holds_on
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits import own_threads
 from unhang.analyze.waits.given_back import program_of

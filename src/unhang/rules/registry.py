@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import unhang.rules
 from unhang.analyze.lines.log_progress import Stall, slow_starts, stall
 from unhang.analyze.program.callpath import scripts_of
 from unhang.analyze.program.trees import judge_program_of
+from unhang.analyze.program.values import disagreements
 from unhang.analyze.situation import Situation
 from unhang.model import (
     Attempt,
@@ -35,6 +37,7 @@ from unhang.rules.base import RULES, Names, Rule
 from unhang.rules.next_steps import next_steps
 
 _MOST_SAID = 3
+_MOST_VALUES = 6
 _MANY = {"is": "are", "was": "were", "has": "have", "waits": "wait", "comes": "come"}
 T = TypeVar("T")
 
@@ -203,6 +206,14 @@ def _asked_first(s: Situation, finding: Finding) -> Finding:
     return finding
 
 
+def _with_values(s: Situation, finding: Finding) -> Finding:
+    """With the variables on which the ranks in question and all others disagree, where the job stood still."""
+    if s.case.hang is None or not finding.culprit_ranks:
+        return finding
+    found = islice(disagreements(s.case, finding.culprit_ranks), _MOST_VALUES)
+    return replace(finding, evidence=(*finding.evidence, *(w.value_line(d, finding.culprit_ranks) for d in found)))
+
+
 def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independent: bool = False) -> Diagnosis:
     """Every rule's verdict on a case (or on one that is already analysed), and the diagnosis.
 
@@ -234,6 +245,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     earlier = tuple(_attempt(replace(c, earlier=case.earlier[:i]), asked) for i, c in enumerate(case.earlier))
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
     ordered = tuple(_asked_first(situation, f) for f in ordered)
+    ordered = tuple(_with_values(situation, f) if i == 0 else f for i, f in enumerate(ordered))
     outcome_of_job = situation.outcome(straggling, bool(ordered))
     if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
         outcome_of_job = Outcome.CRASH

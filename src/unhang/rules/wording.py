@@ -12,6 +12,7 @@ from unhang.analyze.calls.positions import bare_op
 from unhang.analyze.lines.pasted import Doing
 from unhang.analyze.program.callpath import Path, innermost, show
 from unhang.analyze.program.trees import line_text
+from unhang.analyze.program.values import Disagreement
 from unhang.model import (
     Case,
     CollectiveCall,
@@ -165,6 +166,17 @@ def code_line(frame: Frame | None, source: str) -> list[EvidenceLine]:
     """The source text of a frame as evidence, where it can be read."""
     text = line_text(frame.file, frame.line) if frame else ""
     return [EvidenceLine(source, f"{place(frame)}: {text}", frame.line)] if frame and text else []
+
+
+def value_line(d: Disagreement, ranks: Sequence[int]) -> EvidenceLine:
+    """`len(self.rows) = 12, on all others 32 (run, train.py:70)`."""
+    here, there = f"on {name_ranks(ranks)}", "on all others"
+    said = f"{d.expression} = {d.ours} {here}, {d.theirs} {there}"
+    if d.ours.startswith("#"):
+        said = f"{d.expression} are not the same {here} as {there}"
+    elif d.ours.startswith("a text (") and d.theirs.startswith("a text ("):
+        said = f"{d.expression} is another text {here} than {there}"
+    return EvidenceLine("variables that differ", f"{said} ({d.frame.function}, {spot(d.frame)})")
 
 
 def stack_lines(evidence: RankEvidence | None, most: int = 6) -> list[EvidenceLine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.analyze.program.sides import differing
+from unhang.analyze.program.values import differing
 from unhang.model import Case, Frame, RankEvidence, RankIdentity
 
 HERE = Frame("train.py", 9, "main")

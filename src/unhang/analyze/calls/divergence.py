@@ -25,8 +25,9 @@ from unhang.analyze.program.rounds import (
     ran_out,
     rounds_of,
 )
-from unhang.analyze.program.sides import ByCondition, are_a_round_ahead, are_roles, told_by_condition
+from unhang.analyze.program.sides import ByCondition, are_roles, told_by_condition
 from unhang.analyze.program.source import Condition, surroundings
+from unhang.analyze.program.values import are_a_round_ahead
 from unhang.analyze.program.ways_out import way_out_of
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
 

@@ -13,7 +13,6 @@ from unhang.analyze.program.callpath import Path, loops_on
 from unhang.analyze.program.may_differ import OWN, may_differ
 from unhang.analyze.program.rounds import is_in
 from unhang.analyze.program.sets import unwrapped
-from unhang.analyze.program.sides import differing
 from unhang.analyze.program.source import condition_of, frame_at, function_at, loop_at, scopes_at, surroundings
 from unhang.analyze.program.trees import (
     Function,
@@ -29,6 +28,7 @@ from unhang.analyze.program.trees import (
     remembered,
     tree_of,
 )
+from unhang.analyze.program.values import differing
 from unhang.analyze.program.ways_out import WayOut, ways_of
 from unhang.model import Case, Frame
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from unhang.analyze.program.callpath import Path, is_same_function, loops_on
 from unhang.analyze.program.may_differ import OPEN, OWN, SAME, may_differ
-from unhang.analyze.program.sides import variables_of, view_of
+from unhang.analyze.program.sides import view_of
 from unhang.analyze.program.source import (
     Condition,
     Loop,
@@ -24,6 +24,7 @@ from unhang.analyze.program.source import (
     surroundings,
 )
 from unhang.analyze.program.trees import functions_named, inside, last_name, names_in, parameters_of
+from unhang.analyze.program.values import variables_of
 from unhang.model import Case, Frame, PendingCall
 
 _COUNTED = ("range", "trange")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from unhang.analyze.program.callpath import Path, fork_of, is_same_function
-from unhang.analyze.program.rank_conditions import OPERATORS, RankView, Value
+from unhang.analyze.program.callpath import Path, fork_of
+from unhang.analyze.program.rank_conditions import RankView, Value
 from unhang.analyze.program.source import (
     Condition,
     around,
     frame_at,
     function_at,
     lines_that_call_the_same,
-    loop_at,
-    surroundings,
 )
 from unhang.analyze.program.trees import argument_of, calls_on, inside, last_name, names_in, parameters_of
 from unhang.model import Case, CollectiveCall, Frame
@@ -136,106 +133,6 @@ def view_of(case: Case, rank: int) -> RankView:
     local_rank = next((i.local_rank for i in identities if i.rank == rank), None)
     is_on_first_node = rank == 0 or len({i.host or i.rank for i in identities}) == 1
     return RankView(rank, rank if local_rank is None and is_on_first_node else local_rank, case.job.world_size)
-
-
-_RANK_ITSELF = re.compile(r"(global_|local_)?rank|rk|r|local_world_rank|pid|seed|port", re.IGNORECASE)
-
-
-def variables_of(case: Case, rank: int, frame: Frame) -> dict[str, str]:
-    """The numbers and booleans of a rank's main thread in the innermost call of the frame's function."""
-    found: dict[str, str] = {}
-    for seen, name, value in _variables(case, rank):
-        if is_same_function(seen, frame):
-            found.setdefault(name, value)
-    return found
-
-
-def _variables(case: Case, rank: int) -> tuple[tuple[Frame, str, str], ...]:
-    return case.ranks[rank].variables if rank in case.ranks else ()
-
-
-def holds_on(case: Case, ranks: Iterable[int], frame: Frame, condition: Condition) -> bool | None:
-    """What a condition in the frame's function gives on all of these ranks, by their number or variables; None where these do not tell.
-
-    Counted are only variables that were not written since it was asked.
-    """
-    found = {_holds(case, rank, frame, condition) for rank in ranks}
-    return found.pop() if len(found) == 1 else None
-
-
-def _holds(case: Case, rank: int, frame: Frame, condition: Condition) -> bool | None:
-    by_number = condition.on(view_of(case, rank)).passes
-    if by_number is not None:
-        return by_number
-    now = next((f for f, _, _ in _variables(case, rank) if is_same_function(f, frame)), None)
-    values = variables_of(case, rank, frame)
-    names = names_in(condition.test)
-    function = function_at(frame.file, condition.line)
-    if now is None or function is None or not names <= set(values):
-        return None
-    used = (n for n in inside(function, ast.Name) if n.id in names)
-    written = {n.lineno for n in used if not isinstance(n.ctx, ast.Load)}
-    (since, until), is_later = sorted((condition.line, now.line)), now.line > condition.line
-    if any((since < line <= until) is is_later for line in written):
-        return None
-    try:
-        given = {name: ast.literal_eval(values[name]) for name in names}
-    except (ValueError, SyntaxError):
-        return None
-    return _value(condition.test, given)
-
-
-def _value(test: ast.expr, given: Mapping[str, Any]) -> bool | None:
-    """The truth of a name, of its opposite, of a comparison with a number, and of several of these."""
-    match test:
-        case ast.Name():
-            return bool(given[test.id])
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            value = _value(inner, given)
-            return None if value is None else not value
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if isinstance(op, _COMPARED):
-            sides = [
-                given[n.id] if isinstance(n, ast.Name) else n.value if isinstance(n, ast.Constant) else None
-                for n in (left, right)
-            ]
-            return OPERATORS[type(op)](*sides) if all(isinstance(x, int | float) for x in sides) else None
-        case ast.BoolOp(op=op, values=values):
-            found = [_value(v, given) for v in values]
-            decisive = isinstance(op, ast.Or)
-            return decisive if decisive in found else None if None in found else not decisive
-    return None
-
-
-_COMPARED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
-
-
-def differing(
-    case: Case, odd: Sequence[int], reference: Sequence[int], frame: Frame
-) -> tuple[tuple[str, str, str], ...]:
-    """(name, value on the odd ranks, value on the others) of variables on which the sides disagree and each side agrees.
-
-    A rank that is not in the function, or left no values, says nothing. The rank's own number differs by nature and is left out.
-    """
-    left, right = ([v for r in ranks if (v := variables_of(case, r, frame))] for ranks in (odd, reference))
-    found = []
-    for name in left[0] if left and right else ():
-        ours, theirs = {v.get(name) for v in left}, {v.get(name) for v in right}
-        is_known = len(ours) == len(theirs) == 1 and None not in ours | theirs
-        if is_known and ours != theirs and not _RANK_ITSELF.fullmatch(name):
-            found.append((name, str(ours.pop()), str(theirs.pop())))
-    return tuple(found)
-
-
-def are_a_round_ahead(case: Case, ahead: Sequence[int], behind: Sequence[int], frame: Frame, header: int) -> bool:
-    """Whether by its own variable one of the loops around that at `header`, which the frame's line is in, is in a later round on all of `ahead`."""
-    for loop in (x for x in surroundings(frame.file, frame.line).loops if x.header < header):
-        head = loop_at(frame.file, loop.header)
-        for name in names_in(head.target) if isinstance(head, ast.For) else ():
-            mine, theirs = ([variables_of(case, r, frame).get(name, "") for r in ranks] for ranks in (ahead, behind))
-            is_told = mine and theirs and all(v.isdecimal() for v in (*mine, *theirs))
-            if is_told and min(map(int, mine)) > max(map(int, theirs)):
-                return True
-    return False
 
 
 _SHARES_SIZES = ("_pad_across_processes", "gather_all_tensors")

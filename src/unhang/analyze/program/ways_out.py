@@ -12,7 +12,7 @@ from typing import NamedTuple
 from unhang.analyze.program.callpath import Path, loops_on
 from unhang.analyze.program.may_differ import OPEN, SAME
 from unhang.analyze.program.rounds import goes_through, is_in
-from unhang.analyze.program.sides import holds_on, view_of
+from unhang.analyze.program.sides import view_of
 from unhang.analyze.program.source import (
     Condition,
     Loop,
@@ -26,6 +26,7 @@ from unhang.analyze.program.source import (
     surroundings,
 )
 from unhang.analyze.program.trees import covers, inside, last_name, tree_of
+from unhang.analyze.program.values import holds_on
 from unhang.model import Case, Frame, RaisedError, user_frames
 
 

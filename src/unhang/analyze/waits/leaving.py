@@ -16,8 +16,9 @@ from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.program.callpath import Path, is_same_function, user_path
 from unhang.analyze.program.rounds import guards_in, loop_that_differs
-from unhang.analyze.program.sides import ByCondition, Side, decided_by_condition, differing
+from unhang.analyze.program.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.program.source import Loop, catches_stop_iteration, ends_block, surroundings
+from unhang.analyze.program.values import differing
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.open_calls import all_meet_by_files
 from unhang.analyze.waits.order import is_dispatch_race, is_thread_race

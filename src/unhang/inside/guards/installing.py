@@ -22,10 +22,10 @@ from unhang.inside.imports import act_after_import
 from unhang.inside.rank import RANK, number_from
 from unhang.inside.recorder import flight, recording
 from unhang.inside.recorder.calls import note_initialized, replace
-from unhang.inside.recorder.frames import write_variables
 from unhang.inside.recorder.install import ADDED_BY_US, OLD_NAME
 from unhang.inside.recorder.install import install as start_recorder
 from unhang.inside.recorder.recording import Recording, attempt, write_json
+from unhang.inside.recorder.values import write_variables
 
 RUN_DIR = "UNHANG_RUN_DIR"
 # The report directory of a job that was installed by hand; the processes that a rank starts inherit it.

@@ -18,9 +18,10 @@ from .. import rank
 from . import errors_seen, exits, flight, recording
 from .errors_seen import write_held
 from .exits import AbortWatch
-from .frames import write_variables, write_waits_within
+from .frames import write_waits_within
 from .kept_errors import kept_errors
 from .recording import Page, Recording, attempt
+from .values import write_variables
 
 _watched: set[str] = set()
 _VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "PYTORCH_", "UCX_", "FI_", "SLURM_JOB_END_TIME")

@@ -1,18 +1,17 @@
-"""The user's own frames: those that are not torch's, a library's, the standard library's, or ours; the variables in them; what their threads and tasks wait for."""
+"""The user's own frames: those that are not torch's, a library's, the standard library's, or ours; what their threads and tasks wait for."""
 
 from __future__ import annotations
 
 import functools
 import gc
 import json
-import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from traceback import walk_tb
-from types import AsyncGeneratorType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, TracebackType
+from types import AsyncGeneratorType, CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,10 +35,6 @@ _is_user_file: dict[str, bool] = {}
 # Both keep the code objects alive whose ids are in their keys, so that an id never comes to mean another one.
 _codes: dict[int, tuple[CodeType, bool]] = {}
 _texts: dict[tuple[str | int, ...], tuple[bytes, list[CodeType]]] = {}
-_MOST_VARIABLE_FRAMES = 24
-_MOST_NAMES = 64
-_LARGEST = 10**18
-_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 
 
 def is_user(file: str) -> bool:
@@ -156,43 +151,6 @@ def _shorten(text: str, size_bytes: int) -> str:
     return (
         text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore").replace("\x1f", " ").replace("\0", " ")
     )
-
-
-def describe_variable(value: Any) -> str | None:
-    """A number, boolean or None as text; an iterator's state; None for anything else, which may be secret or large."""
-    kind = type(value)
-    if value is None or kind is bool:
-        return str(value)
-    if kind is int:
-        return str(value) if -_LARGEST < value < _LARGEST else None
-    if kind is float:
-        return f"{value:.10g}" if math.isfinite(value) else str(value)
-    if kind is GeneratorType:
-        return "exhausted generator" if value.gi_frame is None else "generator"
-    yielded = getattr(value, "_num_yielded", None) if "DataLoaderIter" in kind.__name__ else None
-    return f"loader iterator after {yielded} batches" if isinstance(yielded, int) else None
-
-
-def _of_frame(frame: FrameType) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in list(frame.f_locals.items())[:_MOST_NAMES]:
-        text = describe_variable(value)
-        if text is not None and not name.startswith("__"):
-            found[name] = text
-    return found
-
-
-def write_variables(rec: Recording) -> None:
-    """Write variables.json: `[[file, line, function, {name: text}], ...]`, innermost first, functions only."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    found: list[Any] = []
-    while frame is not None and len(found) < _MOST_VARIABLE_FRAMES:
-        code = frame.f_code
-        has_root = code.co_name in _WITH_ROOT and "torch/distributed/" in code.co_filename
-        if code.co_name != "<module>" and (has_root or is_user(code.co_filename)):
-            found.append([code.co_filename, frame.f_lineno, code.co_name, _of_frame(frame)])
-        frame = frame.f_back
-    write_whole(rec.path("variables.json"), json.dumps(found).encode())
 
 
 # What threads and tasks wait for within this process: written when the agent asks, by the recorder's own thread.

@@ -12,7 +12,7 @@ from unhang.analyze.calls.framework_settings import hidden_forward
 from unhang.analyze.calls.handled import handled_before, swallowed_by
 from unhang.analyze.calls.positions import bare_op
 from unhang.analyze.program.callpath import Path, innermost, user_path
-from unhang.analyze.program.sides import differing, is_split_by, started_ns
+from unhang.analyze.program.sides import is_split_by, started_ns
 from unhang.analyze.program.source import Condition, around
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.program.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, way_past, ways_between
@@ -392,7 +392,4 @@ def _evidence(s: Situation, d: Divergence) -> Iterator[EvidenceLine]:
             yield EvidenceLine(
                 "handled before", f"{error.type}: {error.message} at {w.place(w.own_line(error.frames))}"
             )
-        for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right)[:6]:
-            text = f"{name} = {ours} on {w.name_ranks(d.odd)}, {theirs} on {w.name_ranks(d.reference)}"
-            yield EvidenceLine("variables that differ", text)
     yield from w.stack_lines(s.case.ranks.get(d.odd[0]))

@@ -11,9 +11,10 @@ from unhang.analyze.calls.align import StuckCollective, majority
 from unhang.analyze.calls.streams import Streams, stack_path
 from unhang.analyze.program.callpath import Path, fork_of, innermost, loops_on, user_path
 from unhang.analyze.program.peers import Behind, groups_in_turn, made_in_a_loop
-from unhang.analyze.program.sides import are_a_round_ahead, started_ns
+from unhang.analyze.program.sides import started_ns
 from unhang.analyze.program.source import Condition, around, frame_at
 from unhang.analyze.program.trees import files_beside, last_name, line_text, nodes_of
+from unhang.analyze.program.values import are_a_round_ahead
 from unhang.analyze.program.ways_out import only_way_past, ways_past
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits.open_calls import all_in_unknown_calls
