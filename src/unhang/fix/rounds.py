@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.analyze.program.source import surroundings
+from unhang.analyze.program.source import is_up_to_the_rank, surroundings
 from unhang.analyze.program.trees import covers, last_name, names_in
 from unhang.fix.agreed import (
     AGREED,
@@ -222,6 +222,8 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
     loop = node if isinstance(node, ast.While) else _loop_of(program, node)
     is_plain(program, node)
     reached_by_all(program, line)
+    if isinstance(node, ast.If) and is_up_to_the_rank(str(program.path), line, node.body[-1].lineno):
+        raise NoDiff(f"line {line} follows from the rank's number: only its work is up to that, not what it exchanges")
     if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Break | ast.Return):
         raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
     if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from unhang.analyze.program.may_differ import OWN, may_differ
 from unhang.analyze.program.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
+from unhang.analyze.program.rank_names import kind_of_name
 from unhang.analyze.program.trees import (
     SCOPES,
     File,
@@ -367,3 +368,16 @@ def calls_only_on_rank_zero(path: str, line: int) -> tuple[Frame, ...]:
     names = {ast.unparse(n.func) for n in calls if n.lineno == line}
     lines = {n.lineno for n in calls if ast.unparse(n.func) in names and n.lineno != line}
     return tuple(frame_at(path, n) for n in sorted(lines) if surroundings(path, n).only_on_rank_zero)
+
+
+def is_up_to_the_rank(path: str, line: int, leaves_at: int) -> bool:
+    """Whether the test at `line`, by which a rank leaves at `leaves_at`, is reckoned from the rank's number; not one that asks for one rank among other things."""
+    tests = [c for c in surroundings(path, leaves_at).conditions if c.line == line] if leaves_at else []
+    return any(c.depends_on_rank and not _names_one_rank(c.test) for c in tests)
+
+
+def _names_one_rank(test: ast.expr) -> bool:
+    """Whether it asks for the rank itself, `rank == 0`, `is_main`, and not for what is reckoned from it."""
+    reckoned = {id(n) for of in inside(test, ast.BinOp) for n in ast.walk(of)}
+    named = (n for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute) and id(n) not in reckoned)
+    return any(kind_of_name(last_name(n)) for n in named)

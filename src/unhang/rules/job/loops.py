@@ -15,7 +15,7 @@ from unhang.analyze.program import early_ends, rounds, ways_out
 from unhang.analyze.program.callpath import Path, user_path
 from unhang.analyze.program.may_differ import SAME
 from unhang.analyze.program.shared_state import ListOfCalls, list_of_calls
-from unhang.analyze.program.source import Loop
+from unhang.analyze.program.source import Loop, is_up_to_the_rank
 from unhang.analyze.program.trees import line_text
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.leaving import (
@@ -195,6 +195,8 @@ def _by_way_out(
     says = says or ("skipped" if out.text.startswith("except") else "left early")
     sure, say = 0.86 if is_decided else 0.78, f"{says}/{because or says}"
     label, fixes = "way past" if says == _SKIPS else "way out", (_ALL_ALIKE.get(says, "skip together"),)
+    if says == "left early" and is_up_to_the_rank(frame.file, out.line, out.leaves_at):
+        fixes = ("each its part",)
     return _retold(found, say, words, frame, label, confidence=sure, fixes=fixes)
 
 
