@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from unhang.analyze.program.rank_conditions import RankView
-from unhang.analyze.program.source import Surroundings, around, lines_that_call_the_same, surroundings
+from unhang.analyze.program.source import (
+    Surroundings,
+    around,
+    is_up_to_the_rank,
+    lines_that_call_the_same,
+    surroundings,
+)
 from unhang.model import Frame
 
 ONLY_ZERO, ONLY_ONE, BOTH, MAYBE = (True, False), (False, True), (True, True), (None, None)
@@ -223,3 +229,23 @@ def test_what_begins_as_none_and_is_set_on_some_ranks(
     path.write_text(_WRITER.format(test=test, later=later))
     assert outcome(path, 8) == attribute
     assert outcome(path, 14) == variable
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("causal and src < 0", True),
+        ("rank - hop < 0", True),
+        ("rank == 0 and stop", False),  # one rank decides, and all are to follow it
+        ("is_main_process and stop", False),
+        ("loss > 3", False),
+    ],
+)
+def test_a_test_that_is_reckoned_from_the_rank(tmp_path: Path, test: str, expected: bool) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def run(rank, is_main_process, causal, stop, loss):\n    for hop in range(4):\n        src = rank - hop\n"
+        f"        if {test}:\n            break\n        exchange(hop)\n"
+    )
+    assert is_up_to_the_rank(str(path), 4, 5) is expected
+    assert not is_up_to_the_rank(str(path), 4, 0)
