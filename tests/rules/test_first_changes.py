@@ -561,3 +561,37 @@ def test_the_line_that_lets_one_side_leave_a_transfer_out(source: str, sends: in
     )
     assert found.location is not None
     assert (found.location.line, found.fixes[0].title.startswith(fix)) == (told, True)
+
+
+# A loop that a rank leaves by its own number: if all left together, the others' work would be lost.
+
+_HOPS = """\
+def main():
+    for hop in range(world):
+        source = rank - hop
+        attend(dist.all_reduce(part))
+        if {test}:
+            log("over")
+            break
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "does", "expected"),
+    [
+        (
+            "causal and source < 0",
+            "",
+            "Let every rank stay in the loop for what it exchanges: only its own work is up to",
+        ),
+        ("stopper.step(validate(model))", "decide together", "Let all ranks leave the loop together"),
+    ],
+)
+def test_a_loop_that_is_left_by_the_ranks_number(test: str, does: str, expected: str) -> None:
+    step = "all_reduce[8]@main:4"
+    made = {3: [step, step, "barrier@main:8 !"], **{r: [step, step, f"{step} !"] for r in range(3)}}
+    finding = judge(make_case(made, world=4, source=_HOPS.format(test=test))).first
+    assert finding is not None
+    assert (finding.line, finding.fixes[0].does) == (5, does)
+    assert finding.fixes[0].title.startswith(expected)
