@@ -192,6 +192,11 @@ MENDED = {
         gate="len(part) > 0", by_rank=False,
     ),
 
+    "items that are all empty": Wrong(
+        "def work(acc, targets):\n    if all(len(t) == 0 for t in targets):  # gate\n        return acc.background()\n    count = torch.tensor(sum(len(t) for t in targets))\n"
+        "    dist.all_reduce(count)  # here\n    return acc.losses(targets, count)\n",
+        "    if agreed(all(len(t) == 0 for t in targets)):", gate="not all(len(t) == 0 for t in targets)", by_rank=False,
+    ),
     "an exchange to which a rank has nothing to give": Wrong(
         _GIVES % "not mine", "    if agreed(not mine):  # gate\n", gate="mine", by_rank=False, op="all_gather",
     ),
@@ -446,6 +451,10 @@ LEFT_ALONE = {
     ),
     "a list of which a rank may have nothing is sent as a tensor": Wrong(
         _SENDS_LIST % "all_gather(out, items)", "a rank that has none", gate="len(mine) != 0", by_rank=False, evidence=(_CAME,)
+    ),
+    "a call that is given what a rank has nothing of": Wrong(
+        "def work(self, key):\n    rows = self.values.pop(key, None)\n    if not rows:  # gate\n        return\n    self.out.append(statistics(rows))  # here\n",
+        "nothing in rows is to take part in line 9", gate="not (not rows)", by_rank=False,
     ),
     "the largest item of nothing": Wrong(_MEANS % "acc.gather(part.max())", "which a rank that has none cannot give", gate="len(part) > 0", by_rank=False),
     "an exception for another reason": Wrong(

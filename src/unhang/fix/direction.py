@@ -56,11 +56,21 @@ def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, l
     if _is_bad(node.test):
         return False
     if not _holds_exchange(skipped, line):
+        if lacks := _given_what_lacks(node.test, skipped, line):
+            raise NoDiff(f"a rank that has nothing in {lacks} is to take part in line {line}, with what counts nothing")
         return _is_request(node, skipped)
     if gradient_of(node.test):
         give_zeros(program, node)
         return True
     return _can_give_nothing(program, node.test, skipped, backend)
+
+
+def _given_what_lacks(test: ast.expr, skipped: Sequence[ast.stmt], line: int) -> str:
+    """What a test finds empty, where the call that is skipped then is given just that."""
+    asked = {_emptied(test), *(dotted(c.args[0]) for c in inside(test, ast.Call) if called(c) == "len" and c.args)} - {""}
+    calls = [c for s in skipped for c in calls_in(s) if covers(c, line)]
+    given = (dotted(a) for c in calls for a in (*c.args, *(k.value for k in c.keywords)))
+    return next((name for name in given if name in asked), "")
 
 
 def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: int, backend: str) -> bool:
@@ -271,6 +281,16 @@ def _emptied(test: ast.expr) -> str:
     return ""
 
 
+def _is_of_all_empty(test: ast.expr) -> bool:
+    """`all(len(x) == 0 for x in xs)`, and its opposite: there are as many items as ever, without anything in them."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_of_all_empty(operand)
+        case ast.Call(func=ast.Name(id="all" | "any"), args=[ast.GeneratorExp(elt=elt) | ast.ListComp(elt=elt)]):
+            return any(called(c) in ("len", "numel", "size") for c in calls_in(elt))
+    return False
+
+
 def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt], backend: str) -> bool:
     """Whether statements run as well on a rank that came to them only since another one did.
 
@@ -282,7 +302,7 @@ def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]
     device = ', device="cuda"' if "nccl" in backend else ""
     _count_those_that_have(program, runs)
     if not (name := _emptied(test)):
-        return bool(_asks_for_size(test))
+        return _is_of_all_empty(test) or bool(_asks_for_size(test))
     for node in (n for s in runs for n in ast.walk(s) if dotted(n) == name and n in program.parents):
         parent = program.parents[node]
         while isinstance(parent, ast.GeneratorExp | ast.ListComp | ast.comprehension | ast.Starred):
