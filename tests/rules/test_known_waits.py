@@ -257,3 +257,29 @@ def test_every_row_says_what_to_change() -> None:
         assert row.at or row.calls, row
         assert row.fix.advice or row.fix.setting or row.fix.command, row
         assert bool(row.gives) == bool(row.takes), row
+
+
+_OWN_LOCK = """
+class Lock:
+    def acquire(self):
+        while self.store.compare_set(self.key, "free", self.owner).decode() != self.owner:
+            time.sleep(0.01)  # spins
+    def release(self):
+        self.store.set(self.key, "free")
+class Registry:
+    def column(self, name):
+        self.lock.acquire()  # here
+        if name in self.table:
+            LEAVES
+            return self.table[name]
+        self.lock.release()
+        return self.add(name)
+"""
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_lock_of_the_programs_own_that_one_way_keeps(is_kept: bool, tmp_path: Path) -> None:
+    file = program(tmp_path, _OWN_LOCK.replace("LEAVES", "self.count()" if is_kept else "self.lock.release()"))
+    stack = ThreadStack("MainThread", (frame(file, "spins"), frame(file, "here")), is_main=True)
+    title = "Give it back on every way: one way out of the function keeps what it took"
+    assert (_first(_job(stack)).fixes[0].title == title) is is_kept

@@ -67,7 +67,9 @@ def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, l
 
 def _given_what_lacks(test: ast.expr, skipped: Sequence[ast.stmt], line: int) -> str:
     """What a test finds empty, where the call that is skipped then is given just that."""
-    asked = {_emptied(test), *(dotted(c.args[0]) for c in inside(test, ast.Call) if called(c) == "len" and c.args)} - {""}
+    asked = {_emptied(test), *(dotted(c.args[0]) for c in inside(test, ast.Call) if called(c) == "len" and c.args)} - {
+        ""
+    }
     calls = [c for s in skipped for c in calls_in(s) if covers(c, line)]
     given = (dotted(a) for c in calls for a in (*c.args, *(k.value for k in c.keywords)))
     return next((name for name in given if name in asked), "")

@@ -53,6 +53,9 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Fix]:
     yield from _of_what_another_tells(s, late, frame, evidence)
     yield from _of_tasks_and_pools(late, frame, evidence)
     yield from _of_children(s, late, frame, evidence)
+    if late.activity.is_polled and (kept := _kept_by_spinning(s, frame, evidence)):
+        leaves = w.line_at(kept.path, kept.leaves)
+        yield _fix("give it back", kept, leaves=leaves, what=kept.name, taken_at=kept.taken)
     if late.activity.is_polled and (made := polling.made_on_one(frame)) and _have_left(s, late, frame):
         who, passed = w.verb(late.victims, "it has", "they have"), w.name_ranks(late.victims)
         yield _fix("one on each node", made=w.spot(made[0]), test=made[1], have=who, passed=passed, rank=late.rank)
@@ -165,6 +168,14 @@ def _have_left(s: Situation, late: LateRank, frame: Frame) -> bool:
     theirs = [f for r in late.victims if r in s.case.ranks for f in user_frames(s.case.ranks[r].main_frames)]
     ran_past = any(is_same_function(f, g) and g.line > f.line for f in mine for g in theirs)
     return ran_past and not any(is_same_function(frame, g) for g in theirs)
+
+
+def _kept_by_spinning(s: Situation, frame: Frame, evidence: RankEvidence) -> given_back.Kept | None:
+    """Of a lock of the program's own, which asks again and again until it is free: a way on which a rank keeps it."""
+    frames = user_frames(evidence.main_frames)
+    calls = frames[1] if len(frames) > 1 and is_same_function(frames[0], frame) else None
+    others = [f for e in s.case.ranks.values() for t in e.own_stacks for f in user_frames(t.frames) if f != calls]
+    return given_back.kept_place(calls, others) if calls is not None else None
 
 
 def _of_what_another_tells(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Fix]:

@@ -18,13 +18,17 @@ class Pool:
 {body}
 """
 _LEAVES = "        if not text:\n            return None\n        self.slots.release()"
+_AMONG_OTHERS = (
+    "        if text in self.seen:\n            self.slots.release()\n            return None\n"
+    "        if not text:\n            return 0\n        self.slots.release()\n        return 1"
+)
 _CATCHES = "        try:\n            self.work(text)\n            self.slots.release()\n        except ValueError:\n            print(text)"
 
 
 @pytest.mark.parametrize(
     ("body", "leaves", "test"),
-    [(_LEAVES, 6, "if not text"), (_CATCHES, 8, "except ValueError")],
-    ids=["leaves", "catches"],
+    [(_LEAVES, 6, "if not text"), (_CATCHES, 8, "except ValueError"), (_AMONG_OTHERS, 9, "if not text")],
+    ids=["leaves", "catches", "one of three ways"],
 )
 def test_a_way_on_which_the_place_is_kept(body: str, leaves: int, test: str, tmp_path: Path) -> None:
     file = program(tmp_path, _PLACES.format(body=body))
@@ -42,8 +46,19 @@ def test_a_way_on_which_the_place_is_kept(body: str, leaves: int, test: str, tmp
         "        try:\n            self.work(text)\n            self.slots.release()\n        except ValueError:\n            self.slots.release()",
         "        if not text:\n            return self.give()\n        self.slots.release()\n    def give(self):\n        self.slots.release()",
         "        return text  # somebody else gives it back",
+        "        if text:\n            self.slots.release()\n            return 1\n        else:\n            self.slots.release()\n            return 2",
+        "        self.slots.release()\n        if text:\n            return 1\n        return 2",
     ],
-    ids=["finally", "before it leaves", "leaves another loop", "where it is caught", "by a method", "elsewhere"],
+    ids=[
+        "finally",
+        "before it leaves",
+        "leaves another loop",
+        "where it is caught",
+        "by a method",
+        "elsewhere",
+        "on either way",
+        "at once",
+    ],
 )
 def test_a_place_that_is_given_back(body: str, tmp_path: Path) -> None:
     assert kept_place(frame(program(tmp_path, _PLACES.format(body=body)), "waits"), ()) is None

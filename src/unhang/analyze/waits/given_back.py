@@ -78,12 +78,14 @@ def way_past(path: str, function: ast.AST, taken: ast.stmt, gives: Gives) -> tup
     lines = [n for n in lines if n > (taken.end_lineno or taken.lineno)]
     if not lines or any(covers(s, n) for s in final_statements(function) for n in lines):
         return None
-    ends = [n for n in own_nodes(function) if isinstance(n, _ENDS) and taken.lineno < n.lineno < lines[0]]
+    ends = [n for n in own_nodes(function) if isinstance(n, _ENDS) and taken.lineno < n.lineno]
     for end in sorted(ends, key=lambda n: n.lineno):
         around = nodes_around(path, end.lineno)
-        if not _is_elsewhere(around, taken, end):
+        is_given = any(n <= end.lineno and _is_on_the_way(path, n, around) for n in lines)
+        if not is_given and not _is_elsewhere(around, taken, end):
             tests = [ast.unparse(n.test) for n in around if isinstance(n, ast.If) and n.lineno > taken.lineno]
-            return lines[0], end.lineno, f"if {tests[-1]}" if tests else ast.unparse(end)
+            until = next((n for n in lines if n > end.lineno), lines[-1])
+            return until, end.lineno, f"if {tests[-1]}" if tests else ast.unparse(end)
     whole = [n for n in nodes_around(path, lines[0]) if covers(n, lines[-1])]
     names = {n.id for n in inside(taken, ast.Name) if isinstance(n.ctx, ast.Store)}
     for node in (n for n in whole if isinstance(n, ast.If) and n.lineno > taken.lineno):
@@ -94,6 +96,16 @@ def way_past(path: str, function: ast.AST, taken: ast.stmt, gives: Gives) -> tup
         if handlers and any(covers(s, lines[0]) for s in tried.body) and not inside(handlers[0], ast.Raise):
             return lines[0], handlers[0].lineno, head_of(handlers[0])
     return None
+
+
+def _is_on_the_way(path: str, line: int, around: Sequence[ast.AST]) -> bool:
+    """Whether a line was passed before an end, of which the nodes around it are given: each block that it is in has the end, too."""
+    blocks = [n for n in nodes_around(path, line) if isinstance(n, ast.If | ast.Try | ast.Match | ast.ExceptHandler)]
+    if any(block not in around for block in blocks):
+        return False
+    tests = (n for n in blocks if isinstance(n, ast.If))
+    end = around[-1].lineno if isinstance(around[-1], ast.stmt) else line
+    return all(any(covers(s, line) for s in n.body) == any(covers(s, end) for s in n.body) for n in tests)
 
 
 def _is_elsewhere(around: Sequence[ast.AST], taken: ast.stmt, end: ast.stmt) -> bool:
