@@ -141,3 +141,30 @@ def test_an_attempt_that_failed_is_told_where_the_last_one_went_well_and_the_job
     found = judge(replace(well, attempt=1, earlier=(failed,))).findings
     assert [f.cause for f in found] == ([told] if told else [])
     assert [f.attempt for f in found] == ([0] if told else [])
+
+
+_GATED = """\
+def main():
+    if len(rows) > most:
+        dist.all_reduce(x)
+    dist.all_gather(parts, x)
+"""
+
+
+@pytest.mark.parametrize(("held", "is_told"), [("1", True), ("9", False)])
+def test_the_values_by_which_a_condition_came_out_differently(held: str, is_told: bool) -> None:
+    makes, past = "all_reduce[8]@main:3", "all_gather[2]@main:4"
+    made = {r: [makes, past, f"{past if r == 2 else makes} !"] for r in range(3)}
+    case = make_case(
+        made, world=3, source=_GATED, hang="proven", stacks={r: f"main:{4 if r == 2 else 3}>~comm" for r in made}
+    )
+    at = {r: e.main_frames[-1] for r, e in case.ranks.items()}
+    ranks = {
+        r: replace(e, variables=((at[r], "len(rows)", held if r == 2 else "9"), (at[r], "most", "4")))
+        for r, e in case.ranks.items()
+    }
+    found = judge(replace(case, ranks=ranks)).findings[0]
+    assert found.culprit_ranks == (2,)
+    told = [e.text for e in found.evidence if e.source == "variables that differ"]
+    assert ("`len(rows)` was 1 on rank 2, 9 on all others." in found.because) is is_told
+    assert bool(told) is is_told

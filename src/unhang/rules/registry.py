@@ -9,14 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import unhang.rules
 from unhang.analyze.lines.log_progress import Stall, slow_starts, stall
 from unhang.analyze.program.callpath import scripts_of
 from unhang.analyze.program.trees import judge_program_of
-from unhang.analyze.program.values import disagreements
+from unhang.analyze.program.values import disagreements, is_asked, is_number
 from unhang.analyze.situation import Situation
 from unhang.model import (
     Attempt,
@@ -207,11 +206,20 @@ def _asked_first(s: Situation, finding: Finding) -> Finding:
 
 
 def _with_values(s: Situation, finding: Finding) -> Finding:
-    """With the variables on which the ranks in question and all others disagree, where the job stood still."""
+    """With the variables on which the ranks in question and all others disagree, where the job stood still; first those that the condition asks for."""
     if s.case.hang is None or not finding.culprit_ranks:
         return finding
-    found = islice(disagreements(s.case, finding.culprit_ranks), _MOST_VALUES)
-    return replace(finding, evidence=(*finding.evidence, *(w.value_line(d, finding.culprit_ranks) for d in found)))
+    ranks, gate = finding.culprit_ranks, finding.condition
+    found = list(disagreements(s.case, ranks))
+    asked = [d for d in found if gate is not None and d.frame.file == gate.file and is_asked(gate.text, d.expression)]
+    shown = [*asked, *(d for d in found if d not in asked)][:_MOST_VALUES]
+    because = "".join(
+        f" `{d.expression}` was {d.ours} on {w.name_ranks(ranks)}, {d.theirs} on all others."
+        for d in asked
+        if is_number(d)
+    )
+    evidence = (*finding.evidence, *(w.value_line(d, ranks) for d in shown))
+    return replace(finding, evidence=evidence, because=finding.because + because)
 
 
 def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independent: bool = False) -> Diagnosis:

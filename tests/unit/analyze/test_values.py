@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unhang.analyze.program.source import surroundings
-from unhang.analyze.program.values import Disagreement, _value, disagreements, holds_on
+from unhang.analyze.program.values import Disagreement, _value, disagreements, holds_on, is_asked
 from unhang.model import Case, Frame, RankEvidence, RankIdentity
 
 
@@ -129,3 +129,19 @@ def test_disagreements(values: dict[int, dict[str, str]], expected: list[str]) -
     found = list(disagreements(case_of(HERE, values), (1,)))
     assert [d.expression for d in found] == expected
     assert all(isinstance(d, Disagreement) and d.frame == HERE for d in found)
+
+
+@pytest.mark.parametrize(
+    ("test", "expression", "expected"),
+    [
+        ("len(self.rows) > self.most", "len(self.rows)", True),
+        ("not self.rows", "len(self.rows)", True),
+        ("len(self.rows) > self.most", "self.most", True),
+        ("len(self.rows_kept) > 3", "len(self.rows)", False),
+        ("self.rows.full()", "len(self.rows)", False),
+        ("step % 4", "step", True),
+        ("batch.step % 4", "step", False),
+    ],
+)
+def test_what_a_condition_asks_for(test: str, expression: str, expected: bool) -> None:
+    assert is_asked(test, expression) is expected

@@ -226,3 +226,15 @@ def disagreements(case: Case, ranks: Sequence[int]) -> Iterator[Disagreement]:
 def _is_measured(text: str) -> bool:
     """Whether it is a number with a fraction: a loss, a time."""
     return isinstance(value := _read(text), float) and math.isfinite(value)
+
+
+def is_number(d: Disagreement) -> bool:
+    """Whether both of its values can be shown as they are."""
+    return all(isinstance(_read(text), int | float | list) or text == "None" for text in (d.ours, d.theirs))
+
+
+def is_asked(test: str, expression: str) -> bool:
+    """Whether a condition names it: `len(rows)` in `len(rows) > 3`, and in `not rows`."""
+    match = _OF.fullmatch(expression)
+    name = next(filter(None, match.groups()), "") if match else expression
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.(])", test))
