@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from types import FrameType, SimpleNamespace
 
+import numpy
 import torch
 
 from unhang.inside.recorder.values import describe_variable, values_of
@@ -67,6 +68,30 @@ def frame_with(ids: list[object]) -> FrameType:
 
 
 CONFIG = SimpleNamespace(steps=1, inner=SimpleNamespace(depth=2))
+
+
+class Rooms(torch.utils.data.Dataset[int]):
+    def __init__(self, count: int) -> None:
+        self.files, self.scale, self.name = list(range(count)), numpy.ones((count, 2)), "rooms"
+
+    def __len__(self) -> int:
+        raise AssertionError
+
+    def __getitem__(self, i: int) -> int:
+        raise AssertionError
+
+
+def test_what_a_data_set_keeps_its_items_in() -> None:
+    found = of_loader(torch.utils.data.DataLoader(Rooms(5), batch_size=2, sampler=range(5)))
+    assert found["len(loader.dataset.files)"] == "5"
+    assert found["loader.dataset.scale.shape"] == "[5, 2]"
+    assert found["len(loader.sampler)"] == "5"
+    assert "loader.dataset.name" not in found
+
+
+def of_loader(loader: object) -> dict[str, str]:
+    assert loader is not None
+    return values_of(sys._getframe())
 
 
 def test_equal_texts_have_one_mark() -> None:

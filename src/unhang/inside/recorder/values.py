@@ -22,8 +22,12 @@ _LONGEST_TEXT = 4096
 _LARGEST = 10**18
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 _SIZED = (list, tuple, dict, set, frozenset, deque, OrderedDict, bytes, bytearray, range)
+_WITH_SHAPE = {("torch", "Tensor"), ("torch", "Parameter"), ("numpy", "ndarray")}
 _PLAIN = (int, bool, str, type(None))
 _NO_OWNERS = (ModuleType, FunctionType, type)
+# What a loader is asked for, whatever its user's function asks of it.
+_OF_LOADERS = frozenset(("dataset", "sampler", "num_samples", "indices"))
+_MOST_PARTS = 8
 
 
 def describe_variable(value: Any) -> str | None:
@@ -57,20 +61,29 @@ def _described(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield f"len({name})", str(len(value))
         if type(value) in (list, tuple) and 0 < len(value) <= _MOST_ITEMS and all(type(x) in _PLAIN for x in value):
             yield f"items of {name}", f"#{_mark(tuple(value))}"
-    elif type(value).__module__.startswith("torch") and type(value).__name__ in ("Tensor", "Parameter"):
+    elif _has_shape(value):
         yield f"{name}.shape", str(list(value.shape))
 
 
+def _has_shape(value: Any) -> bool:
+    kind = type(value)
+    return (kind.__module__.partition(".")[0], kind.__name__) in _WITH_SHAPE
+
+
 def _owned(value: Any, used: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object that the function uses, without asking code of the user."""
+    """The attributes of an object that the function uses, and in which it keeps items; without asking code of the user."""
     if issubclass(type(value), _NO_OWNERS):
         return
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return
-    if type(own) is dict:
-        yield from [(name, own[name]) for name in used if name in own]
+    if type(own) is not dict:
+        return
+    yield from [(name, own[name]) for name in used | _OF_LOADERS if name in own]
+    if hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__"):  # what a data set has its items in
+        sized = [(n, v) for n, v in own.items() if n not in used and (type(v) in _SIZED or _has_shape(v))]
+        yield from sized[:_MOST_PARTS]
 
 
 def values_of(frame: FrameType) -> dict[str, str]:
