@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from unhang.analyze.calls.divergence import library_tests
-from unhang.analyze.calls.framework_loops import LeftFramework
+from unhang.analyze.calls.framework_loops import LeftFramework, own_loader
 from unhang.analyze.calls.framework_settings import limit_of, trains_below
 from unhang.analyze.program.callpath import Fork
 from unhang.analyze.situation import Situation
 from unhang.model import Frame
 from unhang.rules.advice import call_first, look_inside
+from unhang.rules.early_ends import dealt_out_by_trainer
 from unhang.rules.framework_advice import (
     of_best_metric,
     of_closure,
@@ -320,3 +321,30 @@ def test_a_metric_that_some_ranks_did_not_gather(tmp_path: Path) -> None:
     assert of_kept_result(Frame(str(tmp_path / "report.py"), 2, "show")).advice.startswith(
         "# report.py:2: `return self.strong.compute()`\n"
     )
+
+
+_OWN_LOADER = """\
+class OwnTrainer(Trainer):
+    def {name}(self, data=None):
+        mine = range(self.args.process_index, len(data), self.args.world_size)
+        loader = DataLoader(Subset(data, list(mine)))
+        return {given}
+OwnTrainer(train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("get_eval_dataloader", "loader", 3),
+        ("get_eval_dataloader", "self.accelerator.prepare(loader)", 0),
+        ("get_train_dataloader", "loader", 0),  # another loop's
+    ],
+)
+def test_a_loader_that_a_trainer_makes_itself(name: str, given: str, expected: int, tmp_path: Path) -> None:
+    file = tmp_path / "tune.py"
+    file.write_text(_OWN_LOADER.format(name=name, given=given))
+    found = own_loader(str(file), "evaluation_loop")
+    assert (found.line if found else 0) == expected
+    if found:
+        assert dealt_out_by_trainer(found).advice.startswith("# tune.py:3, in get_eval_dataloader()")

@@ -7,6 +7,7 @@ from itertools import pairwise
 from textwrap import indent
 
 from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.calls.framework_loops import MadeLoader
 from unhang.analyze.calls.streams import stack_path
 from unhang.analyze.failures import are_whole_nodes
 from unhang.analyze.program import early_ends
@@ -162,3 +163,25 @@ def in_order_of_set(s: Situation, d: Divergence) -> Found | None:
     }  # fmt: skip
     lines = (*w.both_sides(d), *w.code_line(head, "set"))
     return Found(0.9, (), lines, words, "set", ("sorted",), **w.at_fork(d, head), cause="code-divergence")
+
+
+def as_many(made: MadeLoader) -> Fix:
+    """For a loader of the program's that a framework asks for."""
+    return edit(
+        "Give each rank as many items as the rank with the fewest, each time the loader is made",
+        f"# in front of the statement of {w.spot(made.at)}, on every rank\n"
+        f"data = {made.data}\n"
+        "n = torch.tensor(len(data)); torch.distributed.all_reduce(n, op=torch.distributed.ReduceOp.MIN)\n"
+        f"# and in it, in place of `{made.data}`: torch.utils.data.Subset(data, range(int(n)))",
+        verify=CLEAN,
+    )
+
+
+def dealt_out_by_trainer(own: Frame) -> Fix:
+    """For a Trainer that makes a loader itself, and so gets as many batches as each rank happens to have."""
+    return edit(
+        "Let the Trainer deal out the items: give its loader the whole data set, and let the accelerator prepare it",
+        f"# {w.spot(own)}, in {own.function}(): no share of the rank's own; and in place of the DataLoader that it returns\n"
+        "return self.accelerator.prepare(DataLoader(dataset, ...))   # deals out the whole set, and fills up the last round",
+        verify=CLEAN,
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unhang.analyze.calls import framework_settings
 from unhang.analyze.calls.divergence import Divergence, library_tests
-from unhang.analyze.calls.framework_loops import LeftFramework, MadeLoader, stops_by_metrics, train_loader
+from unhang.analyze.calls.framework_loops import LeftFramework, own_loader, stops_by_metrics, train_loader
 from unhang.analyze.lines.pasted import RANK_ZERO_FIRST
 from unhang.analyze.program import metrics
 from unhang.analyze.program.decisions import unsynced_monitor
@@ -23,7 +23,7 @@ from unhang.model import Fix, Frame, RaisedError, user_frames
 from unhang.model.findings import LOOK
 from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, CLEAN, edit
-from unhang.rules.early_ends import one_hash
+from unhang.rules.early_ends import as_many, dealt_out_by_trainer, one_hash
 
 _OPTIMIZERS = "/torch/optim/"
 
@@ -35,7 +35,9 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
     if not gone.has_data and (salted := salted_hash(gone.line.file)) is not None:
         return (one_hash(salted), *even)
     if gone.batches and (made := train_loader(gone.line.file)) is not None:
-        return (_as_many(made), *even)
+        return (as_many(made), *even)
+    if not gone.has_data and (own := own_loader(gone.line.file, gone.loop.function)) is not None:
+        return (dealt_out_by_trainer(own), *even)
     shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
     return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else even))
 
@@ -46,6 +48,8 @@ def at_gone(gone: LeftFramework, usual: Frame) -> Frame:
         return salted.at
     if gone.batches and (made := train_loader(gone.line.file)) is not None:
         return made.at
+    if not (gone.stop or gone.has_data) and (own := own_loader(gone.line.file, gone.loop.function)) is not None:
+        return own
     sized = framework_settings.sized_apart(gone.line.file) if not (gone.stop or gone.has_data) else None
     return gone.stop or (sized.at if sized else usual)
 
@@ -55,17 +59,6 @@ def say_gone(gone: LeftFramework) -> str:
     if gone.batches:
         return "through"
     return "asked to stop" if gone.stop else "stopped" if gone.has_data else "left a framework"
-
-
-def _as_many(made: MadeLoader) -> Fix:
-    return edit(
-        "Give each rank as many items as the rank with the fewest, each time the loader is made",
-        f"# in front of the statement of {w.spot(made.at)}, on every rank\n"
-        f"data = {made.data}\n"
-        "n = torch.tensor(len(data)); torch.distributed.all_reduce(n, op=torch.distributed.ReduceOp.MIN)\n"
-        f"# and in it, in place of `{made.data}`: torch.utils.data.Subset(data, range(int(n)))",
-        verify=CLEAN,
-    )
 
 
 def why_gone(gone: LeftFramework) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from unhang.analyze.calls.align import calls_at
 from unhang.analyze.calls.divergence import Divergence
+from unhang.analyze.program.rank_names import kind_of_name
 from unhang.analyze.program.rounds import is_in, ran_out
 from unhang.analyze.program.source import frame_at, nearest, surroundings
 from unhang.analyze.program.trees import (
@@ -152,6 +153,35 @@ def train_loader(script: str) -> MadeLoader | None:
     ]
     anew = made if len(made) == 1 else [m for m in made if "(" in m.data]
     return anew[0] if len(anew) == 1 else None
+
+
+_LOADERS_OF = {
+    "evaluation_loop": ("get_eval_dataloader", "get_test_dataloader"),
+    "_inner_training_loop": ("get_train_dataloader",),
+}
+
+
+@remembered
+def own_loader(script: str, loop: str) -> Frame | None:
+    """Where a Trainer of the program makes the loader for a loop of transformers itself, and does not let the Trainer deal it out.
+
+    The line that deals out by the rank, where there is one; else that which gives the loader.
+    """
+    for file in files_of_script(script):
+        for function in functions_in(tree_of(file)):
+            calls = {last_name(c.func) for c in inside(function, ast.Call)}
+            if (
+                function.name not in _LOADERS_OF.get(loop, ())
+                or "DataLoader" not in calls
+                or calls & {"prepare", "super"}
+            ):
+                continue
+            by_rank = [s.lineno for s in function.body if any(kind_of_name(last_name(n)) for n in inside(s, ast.expr))]
+            given = [
+                s.lineno for s in function.body if "DataLoader" in {last_name(c.func) for c in inside(s, ast.Call)}
+            ]
+            return frame_at(file, (by_rank or given or [function.lineno])[0])
+    return None
 
 
 _EVALUATES = frozenset(("setup_data", "on_advance_end", "evaluate", "_evaluate", "evaluation_loop"))
