@@ -297,6 +297,8 @@ def of_worker(
     place: Frame | None, otherwise: Frame | None, frames: Sequence[Frame] = ()
 ) -> tuple[str, Mapping[str, object]]:
     """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands; `frames`: all of the worker's."""
+    if place is not None and any("/torch/distributed/" in f.file for f in frames):
+        return "not in workers", {"told_at": w.spot(place)}
     if inherited := fresh_lock(place):
         return "fresh lock", inherited
     if searched := _search_of_item(frames):

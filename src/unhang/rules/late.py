@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader
+from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader, is_loader_worker
 from unhang.analyze.hosts import others_of
 from unhang.analyze.lines.pasted import RANK_ZERO_FIRST
 from unhang.analyze.program.callpath import user_path
@@ -15,11 +15,12 @@ from unhang.analyze.program.sides import kept_by_condition
 from unhang.analyze.program.source import Condition, Surroundings, around, surroundings
 from unhang.analyze.program.trees import covers, nodes_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.waits.open_calls import driver_stack
+from unhang.analyze.waits.open_calls import all_wait_for_loaders, driver_stack
 from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import NO_WORDS
+from unhang.rules.item_repairs import of_worker
 from unhang.rules.wording import both
 
 _MOST_THREADS = 6
@@ -76,6 +77,34 @@ def holder_of(s: Situation, late: LateRank) -> int | None:
     stack = stack_of(s, late)
     pid = stack.kernel.holder if stack is not None and stack.kernel is not None else 0
     return next((r for r, e in s.case.ranks.items() if pid and e.identity.pid == pid and r != late.rank), None)
+
+
+def workers_of(s: Situation, rank: int) -> Sequence[ThreadStack]:
+    """The stacks of the worker processes of a rank's loader, those that stand in the program's own code first."""
+    evidence = s.case.ranks.get(rank)
+    workers = filter(is_loader_worker, children_of(evidence) if evidence else ())
+    return sorted(workers, key=lambda t: not user_frames(t.frames))
+
+
+def worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
+    """Where a worker of a rank's loader stands."""
+    frames = user_frames(stack.frames) or stack.frames
+    where = " < ".join(str(f) for f in frames[:3]) or "no Python frame"
+    return EvidenceLine(f"rank {rank} loader worker {stack.process_id}", where, frames[0].line if frames else None)
+
+
+def all_in_loaders(s: Situation) -> Iterator[Found]:
+    """For a hang in which no rank waits for another: each waits for its loader, and a worker stands in the program."""
+    ranks = sorted(all_wait_for_loaders(s)) if s.is_hang else []
+    workers = {r: [t for t in workers_of(s, r) if user_frames(t.frames)] for r in ranks}
+    standing = [t for r in ranks for t in workers[r]]
+    if not standing:
+        return
+    place, asks = user_frames(standing[0].frames)[0], s.activities[ranks[0]].frame
+    helps, words = of_worker(place, asks, standing[0].frames)
+    lines = tuple(worker_line(r, t) for r in ranks[:4] for t in workers[r][:2])
+    words = {"who": w.name_ranks(ranks), "at": w.at(asks), "place": w.place(place), **words}
+    yield Found(0.8, (), lines, words, victims=tuple(ranks), location=place, say="all", fixes=(helps, "fail first"))
 
 
 OF_A_PROCESS = ("a pipe", "a socket", "a child process")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -220,6 +221,17 @@ def talks_elsewhere(pid: int) -> bool:
     here = {row[_LOCAL].rpartition(":")[0] for row in rows}
     mine = (row for row in rows if row[_TCP_STATE] == _ESTABLISHED and row[_INODE] in sockets)
     return any(row[_REMOTE].rpartition(":")[0] not in here for row in mine)
+
+
+_STORAGE = re.compile(r"fuse|nfs|rpc_|io_schedule|folio|wait_on_page|request_wait_answer|lustre|cl_sync|ceph|blk_|jbd2")
+
+
+def waits_for_storage(pid: int) -> bool:
+    """Whether a process sleeps in the kernel for a disk or a file system: that takes its time without a processor."""
+    stat, wchan = stat_of(pid), ""
+    with suppress(OSError):
+        wchan = Path(f"/proc/{pid}/wchan").read_text()
+    return (stat is not None and stat[_STATE] == "D") or bool(_STORAGE.search(wchan))
 
 
 def may_be_asked(pids: Iterable[int]) -> bool:

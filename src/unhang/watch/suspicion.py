@@ -29,6 +29,7 @@ from unhang.watch.process import (
     children_of,
     may_be_asked,
     talks_elsewhere,
+    waits_for_storage,
     workers_of_ray,
 )
 from unhang.watch.process_tree import descendants_of, sleep_left_s
@@ -73,6 +74,7 @@ _SHARED = (
         open_calls.all_wait_in_the_job,
         "all ranks wait for other threads or processes of the job, and none of these is at work",
     ),
+    (open_calls.all_wait_for_loaders, "all ranks wait for their data loaders, of which no process is at work"),
     (open_calls.left_by_a_failure, "a rank has failed, and the others wait for what no process of the job gives them"),
     (all_in_init, "all ranks are in init_process_group, and it does not end"),
 )
@@ -113,6 +115,7 @@ class Idleness:
         found = open_calls.all_wait_for_ray(s) or open_calls.left_by_a_failure(s) or self._without_task(s, pids)
         job, asks_ray = [self._root, *(p.pid for p in descendants_of(self._root))], bool(open_calls.all_wait_for_ray(s))
         found = found or (set() if may_be_asked(job) else open_calls.all_wait_in_the_job(s))
+        found = found or (set() if any(map(waits_for_storage, job)) else open_calls.all_wait_for_loaders(s))
         if not found:
             return set()
         under_way = (p for p, what in workers_of_ray(job).items() if "." in what)

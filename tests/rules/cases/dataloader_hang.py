@@ -116,6 +116,18 @@ _NOT_THERE = (
 )
 
 
+_FETCHES = ThreadStack("MainThread", path("main:8>~loader"), is_main=True)
+_LOOP = Frame("/site-packages/torch/utils/data/_utils/worker.py", 374, "_worker_loop")
+_BARRIER = Frame("/site-packages/torch/distributed/distributed_c10d.py", 5356, "barrier")
+
+
+def _all_fetch(*of_worker: Frame) -> Later:
+    """Both ranks wait for their loaders, each with a worker that stands there."""
+    worker = {r: ThreadStack("MainThread", (*of_worker, _LOOP), is_main=True, process_id=90 + r) for r in range(2)}
+    calls = {r: ["all_reduce[8]@main:10"] for r in range(2)}
+    return make_case(calls, world=2, hang="suspected", more={r: {"stacks": (_FETCHES, worker[r])} for r in range(2)})
+
+
 CASES = {
     "dataloader-hang": (
         Fires(log_case(_PASTED), (0,)),
@@ -152,5 +164,7 @@ CASES = {
         Fires(log_case(_DUMP.format("$ py-spy dump --pid", "   # rank 1") + _WORKER + _ONE_WAITS), (1,)),
         Fires(log_case(_DUMP.format("$ py-spy dump --pid", "") + _ONE_WAITS + _NOT_THERE.format(1303)), (1,)),
         Fires(log_case(_DUMP.format("$ py-spy dump --pid", "") + _ONE_WAITS + _NOT_THERE.format(1304)), ()),
+        Fires(_all_fetch(_BARRIER, Frame("data.py", 29, "load")), (), 29),
+        Quiet(_all_fetch(_BARRIER), "all ranks wait for their loaders, and no worker stands in the program"),
     ),
 }

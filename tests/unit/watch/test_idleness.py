@@ -11,8 +11,9 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.waits.open_calls import all_wait_in_the_job
 from unhang.model import Frame, ThreadStack
 from unhang.model.frames import KernelWait, WaitingTask
-from unhang.testing import make_case
+from unhang.testing import make_case, path
 from unhang.watch import suspicion
+from unhang.watch.process import waits_for_storage
 
 _READS, _ASKS = Frame("/usr/lib/python3.11/socket.py", 706, "readinto"), Frame("train.py", 4, "reward")
 _ASKED = ThreadStack("MainThread", (_READS, _ASKS), is_main=True, kernel=KernelWait("recvfrom", "socket"))
@@ -94,3 +95,27 @@ def test_what_tasks_wait_for_is_asked_anew_at_each_look(
     found = suspicion.Idleness(tmp_path, os.getpid()).with_tasks(of_look, [tmp_path / "r0", tmp_path / "r1"])
     assert all_wait_in_the_job(found) == (set() if moved else {0, 1})
     assert steps == ([] if moved else ["asked", "dropped r0", "dropped r1"])
+
+
+_FETCHES = ThreadStack("MainThread", path("main:8>~loader"), is_main=True)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "is_storage", "found"),
+    [((_FETCHES, _FETCHES), False, {0, 1}), ((_FETCHES, _FETCHES), True, set()), ((_FETCHES, _JOINS), False, set())],
+    ids=["nobody is at work", "a disk may take its time", "one waits for another thing"],
+)
+def test_all_ranks_wait_for_their_loaders(
+    stacks: tuple[ThreadStack, ...], is_storage: bool, found: set[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(suspicion, "may_be_asked", lambda pids: False)
+    monkeypatch.setattr(suspicion, "talks_elsewhere", lambda pid: False)
+    monkeypatch.setattr(suspicion, "sleep_left_s", lambda pid: None)
+    monkeypatch.setattr(suspicion, "waits_for_storage", lambda pid: is_storage)
+    idleness = suspicion.Idleness(tmp_path, os.getpid())
+    monkeypatch.setattr(idleness._work, "is_at_work", lambda pids: False)
+    assert idleness.ranks(idle(*stacks), []) == found
+
+
+def test_a_process_that_runs_waits_for_no_storage() -> None:
+    assert not waits_for_storage(os.getpid())

@@ -304,6 +304,11 @@ def all_wait_in_the_job(s: Situation) -> set[int]:
     return found if all(awaited_in(t) in _OF_THE_JOB for t in beside) else set()
 
 
+def all_wait_for_loaders(s: Situation) -> set[int]:
+    """All ranks, if each waits for its data loader, and no call of a group is under way."""
+    return _all_ranks(s, lambda a: a.kind == "data")
+
+
 def all_wait_for_tasks(s: Situation) -> set[int]:
     """All ranks, if each waits in an event loop: for its tasks, as far as nobody has asked what these wait for."""
     return _all_ranks(s, lambda a: a.awaits == "its tasks")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from unhang.analyze.activity import is_loader_worker
 from unhang.analyze.calls.handled import led_away, swallowed_by
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.lines.first_errors import errors_of
@@ -28,8 +27,8 @@ from unhang.rules.given_work import by_given_work
 from unhang.rules.host_waits import remedy_of
 from unhang.rules.item_repairs import end_mark, of_worker
 from unhang.rules.late import (
+    all_in_loaders,
     block_of_its_own,
-    children_of,
     found_late,
     has_loader,
     holder_of,
@@ -37,6 +36,8 @@ from unhang.rules.late import (
     remedies,
     stack_of,
     waits_idly,
+    worker_line,
+    workers_of,
     works_alone,
     works_first,
 )
@@ -72,10 +73,11 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
         yield found_at_first(s, first, 0.93, say="timed_out", fixes=_LOADER_FIXES)
     elif first is None:
         yield from _told_to_lack(s) or _fetching_by_stacks(s)
+        yield from all_in_loaders(s)
     for late in s.late if s.judges_waits else ():
         if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not works_alone(s, late)):
             is_start = _starts_workers(s, late)
-            workers = _workers(s, late)
+            workers = workers_of(s, late.rank)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
             helps, more = (
                 ("", {})
@@ -88,7 +90,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
                 "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
                 **more,
             }
-            lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
+            lines = tuple(worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
             yield found if is_start or place is None else replace(found, location=place)
 
@@ -152,19 +154,6 @@ def _starts_workers(s: Situation, late: LateRank) -> bool:
     evidence = s.case.ranks.get(late.rank)
     stack = evidence.main_stack if evidence else None
     return stack is not None and any(f.file.endswith(_STARTS_WORKERS) for f in stack.frames)
-
-
-def _workers(s: Situation, late: LateRank) -> Sequence[ThreadStack]:
-    """The stacks of the loader's worker processes, those that stand in the program's own code first."""
-    evidence = s.case.ranks.get(late.rank)
-    workers = filter(is_loader_worker, children_of(evidence) if evidence else ())
-    return sorted(workers, key=lambda t: not user_frames(t.frames))
-
-
-def _worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
-    frames = user_frames(stack.frames) or stack.frames
-    where = " < ".join(str(f) for f in frames[:3]) or "no Python frame"
-    return EvidenceLine(f"rank {rank} loader worker {stack.process_id}", where, frames[0].line if frames else None)
 
 
 @rule("slow-rank0-work")
