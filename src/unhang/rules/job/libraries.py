@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from unhang.analyze.lines.first_errors import errors_of
+from unhang.analyze.program.source import frame_at
+from unhang.analyze.program.trees import program_nodes
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent
+from unhang.model import EvidenceLine, Frame, LogEvent, RankEvidence
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import first_exception, in_trouble, somebody_died
 from unhang.rules.job.device import SHM_FAILED, SHM_NAMED, SHM_SIGNALS
@@ -142,3 +147,47 @@ def arithmetic_in_library(s: Situation) -> Found | None:
 def _is_arithmetic(event: LogEvent) -> bool:
     said = " ".join(event[n] for n in ("what", "name", "signal", "caught", "shell"))
     return event.kind == "ending.fpe" or "loating point exception" in said or said.split()[:1] == ["8"]
+
+
+_DEBUG, _MAKES_HELPERS = "TORCH_DISTRIBUTED_DEBUG", "_create_process_group_wrapper"
+
+
+@rule("debug-level-differs", needs=("stacks",))
+def debug_level_differs(s: Situation) -> Found | None:
+    """Ranks with the level DETAIL that make a helper group in init_process_group, and others without it, which make none."""
+    levels = {r: _debug_level(e) for r, e in s.case.ranks.items() if e.main_stack is not None}
+    detailed, others = ([r for r, x in levels.items() if (x == "DETAIL") is is_so] for is_so in (True, False))
+    stacks = {r: s.case.ranks[r].main_frames for r in detailed}
+    stuck = {r: f for r, f in stacks.items() if any(x.function == _MAKES_HELPERS for x in f)}
+    if (
+        not s.is_hang
+        or not stuck
+        or not others
+        or any(_MAKES_HELPERS in {f.function for f in s.case.ranks[r].main_frames} for r in others)
+    ):
+        return None
+    init = w.own_line(next(iter(stuck.values())))
+    script = init.file if init is not None else ""
+    named = _lines_that_name(str(Path(script).parent)) if script else []
+    at = named[0] if len(named) == 1 else init
+    lines = [
+        EvidenceLine(f"rank {r} environment", f"{_DEBUG}={levels[r] or 'not set'}")
+        for r in (*detailed[:2], *others[:2])
+    ]
+    words = {
+        "who": w.name_ranks(detailed),
+        "others": w.name_ranks(others),
+        "spot": w.spot(at) if at else "the launch script",
+    }
+    return Found(0.93, tuple(detailed), lines, words, victims=tuple(others), location=at)
+
+
+def _debug_level(evidence: RankEvidence) -> str:
+    identity = evidence.identity
+    return {**identity.variables, **(identity.variables_at_init or {})}.get(_DEBUG, "").upper()
+
+
+def _lines_that_name(folder: str) -> list[Frame]:
+    """Where the program names the variable, in any of its files: the launcher's, too."""
+    found = {(p, n.lineno) for p, n in program_nodes(folder) if isinstance(n, ast.Constant) and n.value == _DEBUG}
+    return [frame_at(path, line) for path, line in sorted(found)]
