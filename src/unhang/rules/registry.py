@@ -359,6 +359,8 @@ def _notes(s: Situation, found: Sequence[Finding]) -> tuple[str, ...]:
     notes = []
     if s.case.hang is not None and s.case.hang.withdrawn:
         notes.append("a suspicion was withdrawn: the job moved again")
+    elif s.case.hang is not None and s.case.hang.reason and not s.case.hang.waiting_ranks:
+        notes.append(s.case.hang.reason)
     if (wait := stall(s.events)) is not None:
         notes.append(_stall_note(wait))
     if (starts := slow_starts(s.events)) is not None and not any(f.rule == "slow-steps" for f in found):

@@ -237,7 +237,7 @@ class Agent:
         self._send({"event": "note", "text": f"it moves again after {stood_s:.0f} s: no hang"})
 
     def _on_quiet(self, now: float) -> None:
-        if self._silence.is_kept(rank.folder.name for rank in self._everyone()):
+        if self._silence.is_kept((r.folder.name for r in self._everyone()), bool(self._live()), now):
             self._on_silence(now)
             return
         is_due = self._look_again_at is not None and now >= self._look_again_at

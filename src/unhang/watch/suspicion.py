@@ -40,6 +40,7 @@ MOST_LOOKS = 4
 ONE_LOOK_EVERY_S = 30.0
 LEAST_STALL_S = 15.0
 START_UP_STALL_S = 60.0
+LEFT_STALL_S = 60.0  # torchrun waits half a minute for further nodes
 STALL_FACTOR = 3.0
 STOPPED_STALL_S, UNHEARD_STALL_S, IDLE_STALL_S, NAP_S = 1.5, 5.0, 30.0, 5.0
 
@@ -255,13 +256,15 @@ class Silence:
         self._pause_s, self._is_over, self._has_moved, self.is_looking = _EVERY_S, False, False, False
         self._looked_at = set[str]()
         self._standing: tuple[str, float, int] | None = None  # where, and since when: monotonic, wall clock
+        self._left_at: float | None = None
 
-    def is_kept(self, names: Iterable[str]) -> bool:
-        """Whether no rank has announced itself; `names`: the folders of ranks. Those that a look has made do not count."""
+    def is_kept(self, names: Iterable[str], is_alive: bool, now: float) -> bool:
+        """Whether no rank has announced itself, or none is left; `names`: the folders of ranks. Those that a look has made do not count."""
         for name in names:
             if name not in self._looked_at:
                 if not (self._run_dir / "ranks" / name / "look.json").exists():
-                    return False
+                    self._left_at = None if is_alive else self._left_at or now
+                    return not is_alive
                 self._looked_at.add(name)
         return True
 
@@ -275,6 +278,9 @@ class Silence:
         """What there is to say. Blocks: some seconds where a look is due."""
         if now < self._look_at or self._is_over:
             return None
+        if self._left_at is not None:
+            lasted_s = now - self._left_at
+            return self._of_launcher(lasted_s, 0.0, "no rank is left, and ") if lasted_s >= LEFT_STALL_S else None
         if self.is_looking:
             return self._look(stall_after_s)
         lasted_s, has_lasted = now - self._began, now - self._began >= stall_after_s
@@ -314,7 +320,7 @@ class Silence:
             return None
         return Said("stalled", seen.text, seen.waiting, since_ns)
 
-    def _of_launcher(self, quiet: float, limit_s: float) -> Said | None:
+    def _of_launcher(self, quiet: float, limit_s: float, before: str = "") -> Said | None:
         """The launcher may wait for other nodes. A busy one passes through its rendezvous, and its ranks import."""
         pids = [self._root, *children_of(self._root)]
         if quiet < limit_s + START_UP_STALL_S and self._launcher.is_at_work(pids):
@@ -323,7 +329,7 @@ class Silence:
         if not (threads := evidence.rendezvous_stacks(pids)):
             return None
         write_whole(self._run_dir / "launcher.json", json.dumps(threads).encode())
-        return Said("stalled", "the launcher waits in its rendezvous", (), time.time_ns() - int(quiet * 1e9))
+        return Said("stalled", f"{before}the launcher waits in its rendezvous", (), time.time_ns() - int(quiet * 1e9))
 
 
 def may_still_come(root_pid: int, known: Mapping[int, int], missing: Collection[int], in_init: Collection[int]) -> bool:

@@ -75,10 +75,42 @@ def test_what_was_seen_of_ranks_that_nobody_suspects_does_not_stay(
     folder.mkdir(parents=True)
     (folder / "identity.json").write_text(json.dumps({"is_adopted": True}))
     watched = Watched(tmp_path, monkeypatch, STANDS).silence
-    assert not watched.is_kept([folder.name])  # it has announced itself
+    assert not watched.is_kept([folder.name], True, 0.0)  # it has announced itself
     (folder / "look.json").write_text("{}")
-    assert watched.is_kept([folder.name])
+    assert watched.is_kept([folder.name], True, 0.0)
     watched.end(has_verdict=True)
     assert folder.exists()
     watched.end(has_verdict=False)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "in_rendezvous", "said"), [(False, True, "stalled"), (False, False, ""), (True, True, "")]
+)
+def test_a_launcher_that_waits_though_no_rank_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alive: bool, in_rendezvous: bool, said: str
+) -> None:
+    (tmp_path / "ranks" / "r0-7").mkdir(parents=True)
+    monkeypatch.setattr(suspicion.evidence, "rendezvous_stacks", lambda pids: [{"frames": []}] if in_rendezvous else [])
+    silence = Watched(tmp_path, monkeypatch, STANDS).silence
+    now = silence._look_at
+    said_at = {
+        second: silence.turn(now + second, 15.0)
+        for second in range(90)
+        if silence.is_kept(["r0-7"], is_alive, now + second)
+    }
+    found = [(second, words.kind, words.text) for second, words in said_at.items() if words is not None]
+    assert [kind for _, kind, _ in found] == ([said] if said else [])
+    assert all(second >= 60 and text.startswith("no rank is left") for second, _, text in found)
+
+
+def test_a_launcher_whose_ranks_are_started_again_is_not_suspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ranks" / "r0-7").mkdir(parents=True)
+    monkeypatch.setattr(suspicion.evidence, "rendezvous_stacks", lambda pids: [{"frames": []}])
+    silence = Watched(tmp_path, monkeypatch, STANDS).silence
+    now = silence._look_at
+    for second in range(300):
+        is_kept = silence.is_kept(["r0-7"], second % 50 == 49, now + second)
+        assert not is_kept or silence.turn(now + second, 15.0) is None
