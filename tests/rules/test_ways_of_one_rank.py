@@ -18,7 +18,8 @@ from unhang.analyze.situation import Situation
 from unhang.fix.agreed import modules
 from unhang.fix.program import Program
 from unhang.model import Frame, RaisedError
-from unhang.rules.start_repairs import in_eval_mode, of_left_graph
+from unhang.rules.graph_repairs import of_left_graph, of_run_without_graph
+from unhang.rules.start_repairs import in_eval_mode
 from unhang.testing import judge, make_case
 
 
@@ -266,5 +267,38 @@ def test_a_result_that_leaves_the_graph_of_a_gather(gathers: str, value: str, is
     found = of_left_graph(str(tmp_path))
     assert (found is not None) is is_told
     if found is not None:
-        assert (found[0].line, found[1]) == (7, "not (far > 0).any()")
-        assert "return (feats.sum() * 0.0 + every.sum() * 0.0, 0.0)" in found[2].advice
+        assert (found.at.line, found.text) == (7, "`if not (far > 0).any()`")
+        assert "return (feats.sum() * 0.0 + every.sum() * 0.0, 0.0)" in (found.fix.advice or "")
+
+
+_STANDS_IN = """\
+class Reader(nn.Module):
+    def forward(self, ids, patches=None):
+        if patches is not None:
+            return self.sheet(patches)
+        return self.blank(ids)
+    {decorator}
+    def blank(self, ids):
+        return {runs}
+    @torch.no_grad()
+    def generate(self, ids):
+        return self.out(ids)
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "runs", "line"),
+    [
+        ("@torch.no_grad()", "self.sheet(zeros).mean() * 0", 6),
+        ("@cached", "self.sheet(zeros).mean() * 0", None),  # with its graph
+        ("@torch.no_grad()", "self.pool(zeros)", None),  # that module has no other run
+    ],
+)
+def test_a_run_without_a_graph_that_stands_in_for_another(
+    decorator: str, runs: str, line: int | None, tmp_path: Path
+) -> None:
+    _file(tmp_path, _STANDS_IN.format(decorator=decorator, runs=runs))
+    found = of_run_without_graph(str(tmp_path))
+    assert (found.at.line if found else None) == line
+    if found:
+        assert found.fix.title.startswith("Run `self.sheet` with a graph in blank(), too")

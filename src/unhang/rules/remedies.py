@@ -23,9 +23,9 @@ from unhang.rules import wording as w
 from unhang.rules.advice import deciding
 from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.framework_advice import of_lost_dimension, of_monitor, within_first
+from unhang.rules.graph_repairs import of_lost_graph
 from unhang.rules.item_repairs import of_item, on_another_rank
 from unhang.rules.repairs import of_draws, of_parts, of_resumed
-from unhang.rules.start_repairs import of_left_graph
 
 _OF_DDP = "Expected to have finished reduction"  # raised where others wait in the line that raises it
 _SEE = f"{AGAIN}: all ranks make the same calls"
@@ -63,14 +63,15 @@ def remedy_of(s: Situation, d: Divergence, frame: Frame | None, own: Sequence[Co
         return _same_buffers(d)
     if (unordered := _of_one_method(d)) is not None:
         return unordered
-    if (kept := of_lost_dimension(d)) is not None:
-        return Remedy((kept,))
-    if d.location is not None and (outputs := _of_outputs(d, str(Path(d.location.file).parent))) is not None:
+    folder = str(Path(d.location.file).parent) if d.location is not None else ""
+    if folder and (outputs := _of_outputs(d, folder)) is not None:
         return outputs
-    if (shown := of_parts(d) or of_resumed(d) or of_draws(d)) is not None:
+    if folder and (lost := of_lost_graph(folder, d)) is not None:
+        return Remedy((lost.fix,), at=lost.at, asks=f": {lost.text} ({w.spot(lost.at)}) leads out of its graph")
+    if (shown := of_lost_dimension(d) or of_parts(d) or of_resumed(d) or of_draws(d)) is not None:
         return Remedy((shown,))
-    if d.in_library and d.location is not None:
-        return _of_library(d, str(Path(d.location.file).parent))
+    if d.in_library and folder:
+        return _of_library(d, folder)
     return _of_count(d, frame, own) if d.is_decided and frame is not None else _of_either_count(d)
 
 
@@ -170,8 +171,6 @@ def _of_library(d: Divergence, folder: str) -> Remedy:
     frames = [*(d.odd_call.frames or ()), *(d.reference_call.frames or ())]
     if any(f.function == "_get_num_items_in_batch" for f in frames):
         return _of_items(folder)
-    if any("/torch/distributed/nn/" in f.file for f in frames) and (left := of_left_graph(folder)) is not None:
-        return Remedy((left[2],), at=left[0], asks=f": `if {left[1]}` ({w.spot(left[0])}) leads out of its graph")
     files = [f.file for f in frames if any(part in f.file for part in LIGHTNING)]
     if any("/logger_connector/" in x for x in files) and (partial := decisions.partial_log(folder)) is not None:
         return _of_partial_log(partial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from unhang.analyze.program.trees import (
     functions_named,
     inside,
     last_name,
-    names_in,
     nodes_of,
     program_nodes,
 )
@@ -295,76 +294,6 @@ def built_of_all(folder: str) -> Fix | None:
         f"everyone = [None] * dist.get_world_size()\ndist.all_gather_object(everyone, {given})\n{whole.replace(built_by, of_all, 1)}",
         verify=CLEAN,
     )
-
-
-_GRAPH_CALLS = "torch.distributed.nn"  # calls whose backward is a call of all ranks, too
-
-
-def of_left_graph(folder: str) -> tuple[Frame, str, Fix] | None:
-    """(line, test, fix) of a result that has left the graph: `return x.sum() * 0` under a test, where what was gathered from all ranks decides otherwise."""
-    found = []
-    imported, around = _differentiable(folder)
-    for path, f in ((p, n) for p, n in program_nodes(folder) if isinstance(n, ast.FunctionDef)):
-        gathered = _bound_by(f, around | imported.get(path, set()))
-        if not gathered:
-            continue
-        computed = _follows(f, gathered)
-        given = [n for n in inside(f, ast.Return) if n.value is not None]
-        for test in (
-            n for n in f.body if isinstance(n, ast.If) and not n.orelse and isinstance(n.body[-1], ast.Return)
-        ):
-            value = test.body[-1].value  # type: ignore[attr-defined]
-            others = [n for n in given if n.lineno > test.lineno and names_in(n) & computed]
-            if value is not None and others and not names_in(value) & computed:
-                found.append((path, test, value, min(gathered)))
-    if len(found) != 1:
-        return None
-    path, test, value, name = found[0]
-    first = value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value
-    whole, kept = ast.unparse(value), ast.unparse(first)
-    fix = edit(
-        f"Let the result depend on `{name}` in that case, too: the backward of the gather is a call of all ranks",
-        f"# {w.line_at(path, test.body[-1].lineno)}, in place of `return {whole}`\nreturn {whole.replace(kept, f'{kept} + {name}.sum() * 0.0', 1)}",
-        verify=CLEAN,
-    )
-    return frame_at(path, test.lineno), ast.unparse(test.test), fix
-
-
-def _differentiable(folder: str) -> tuple[Mapping[str, set[str]], set[str]]:
-    """The names by which files call such a gather: file -> those that it imports; and functions of the program that give back what one of these gives."""
-    own: dict[str, set[str]] = {}
-    for file, n in program_nodes(folder):
-        if isinstance(n, ast.ImportFrom) and (n.module or "").startswith(_GRAPH_CALLS):
-            own.setdefault(file, set()).update(a.asname or a.name for a in n.names)
-    around = {
-        f.name
-        for file, f in program_nodes(folder)
-        if isinstance(f, ast.FunctionDef)
-        and any(last_name(c.func) in own.get(file, ()) for r in inside(f, ast.Return) for c in inside(r, ast.Call))
-    }
-    return own, around
-
-
-def _bound_by(function: ast.FunctionDef, calls: Collection[str]) -> set[str]:
-    """The names that a function binds to what these calls give, each to its own."""
-    found = set()
-    for n in inside(function, ast.Assign):
-        pairs = [(n.targets[0], n.value)]
-        if isinstance(n.targets[0], ast.Tuple) and isinstance(n.value, ast.Tuple):
-            pairs = list(zip(n.targets[0].elts, n.value.elts, strict=False))
-        found |= {
-            t.id for t, v in pairs if isinstance(t, ast.Name) and isinstance(v, ast.Call) and last_name(v.func) in calls
-        }
-    return found
-
-
-def _follows(function: ast.FunctionDef, names: set[str]) -> set[str]:
-    """These names, and those that the function computes from them."""
-    found = set(names)
-    for n in sorted(inside(function, ast.Assign), key=lambda n: n.lineno):
-        if names_in(n.value) & found and not isinstance(n.value, ast.Tuple):
-            found |= {t.id for t in n.targets if isinstance(t, ast.Name)}
-    return found
 
 
 def by_launchers(s: Situation, frames: Sequence[Frame]) -> Found:
