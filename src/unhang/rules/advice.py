@@ -12,7 +12,6 @@ from unhang.analyze.calls.framework_settings import SkippedPart, made_anew, skip
 from unhang.analyze.program.decisions import asked_by, called_with, unsynced_metric
 from unhang.analyze.program.early_ends import operand_behind
 from unhang.analyze.program.may_differ import is_drawn
-from unhang.analyze.program.rank_names import asks_for_the_rank
 from unhang.analyze.program.sides import ByCondition
 from unhang.analyze.program.source import Condition, frame_at, handles_signal, nearest, nodes_around
 from unhang.analyze.program.trees import line_text
@@ -82,7 +81,7 @@ def fixes_of(
         own = _own_backward(made)
         shown = apart or (told_by_first(frame) if who == "rank 0" else None)
         remedies = (shown or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
-    elif gate is not None and gate.by_rank and (asks_for_the_rank(gate) or _ASKED_FOR.search(condition.text)):
+    elif gate is not None and gate.by_rank:
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         alone = read or in_eval_mode(frame, made)
         remedies = (alone,) if alone else _for_every_rank(frame, condition)

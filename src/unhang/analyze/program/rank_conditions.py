@@ -230,6 +230,8 @@ class Evaluation:
             inner = self.of(node.args[0], scopes)
             return inner if inner.is_open else Value(_CONVERSIONS[name](inner.value), inner.by_rank)
         first = node.args[0] if node.args else None
+        if name == "isinstance":  # of which class the program made it may be up to the rank: a progress bar of rank 0
+            return Value(_OPEN, self.of(first, scopes).by_rank)
         if name in ("get", "getenv") and isinstance(first, ast.Constant) and "env" in ast.unparse(node.func):
             return _as_text(self._of_the_view(str(first.value)))
         if name == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):

@@ -274,10 +274,11 @@ def surroundings(path: str, line: int) -> Surroundings:
     whole = [*nodes_around(path, line)]
     if not whole:
         return Surroundings()
-    starts = [i for i, n in enumerate(whole) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    starts = [i for i, n in enumerate(whole) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     chain = whole[starts[-1] :] if starts else whole
     function = str(getattr(chain[0], "name", "<module>"))
-    loops = tuple(loop for node in chain if (loop := _loop_of(node)) is not None and line in loop)
+    in_lambda = any(isinstance(n, ast.Lambda) for n in chain)  # whoever has it may call it outside of the loop
+    loops = tuple(loop for n in chain if not in_lambda and (loop := _loop_of(n)) is not None and line in loop)
     scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), file_of(path)
     tests = [test for node in chain for test in _tests_of(node, line)]
     if ".backward(" in (text := line_text(path, line)):
