@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -703,6 +704,14 @@ def empty_list__stack() -> None:
 
 def empty_list() -> None:
     torch.cat([])
+
+
+def empty_batch() -> None:
+    numpy.stack([])
+
+
+def empty_batch__joined() -> None:
+    numpy.concatenate([])
 
 
 def split_lengths() -> None:

@@ -40,7 +40,7 @@ from unhang.read.files import (
 if TYPE_CHECKING:
     from unhang.read.dumps.entries import RecordedCall
     from unhang.read.page import Page
-    from unhang.read.stack_texts import FaultDump
+    from unhang.read.stack_texts import FaultDump, Traceback
 
 FOLDER_NAME = re.compile(r"r(\d{1,9})-(\d{1,9})$")
 # The moments at which they are taken, as far as that is fixed: at a suspicion, a moment later, at the end.
@@ -221,15 +221,25 @@ def _group(fields: dict[str, object]) -> ProcessGroup | None:
     return ProcessGroup(name, desc, ranks, timeout_s, backend, set_at, left_out)
 
 
+def _original(message: str) -> Traceback | None:
+    if "Original Traceback" not in message:
+        return None
+    from unhang.read.stack_texts import original  # with it come the patterns of all stacks
+
+    return original(message)
+
+
 def raised_error(fields: Mapping[Any, Any], path: str, handled: bool = False) -> RaisedError:
     """An exception as the recorder writes it."""
     given = fields.get("file")
     file: dict[str, object] = given if isinstance(given, dict) else {}
+    message, frames = text(fields, "message"), frame_triples(fields)
+    first = _original(message)
     return RaisedError(
-        type=text(fields, "type", "Exception"),
-        message=text(fields, "message"),
+        type=(first.type if first else "") or text(fields, "type", "Exception"),
+        message=first.text if first else message,
         time_ns=whole(fields, "time_ns") or 0,
-        frames=frame_triples(fields),
+        frames=(*reversed(first.frames), *frames) if first else frames,
         handled=handled,
         handler=frame_triple(fields.get("handler")),
         parameters=texts(fields, "parameters"),

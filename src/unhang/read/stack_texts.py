@@ -164,6 +164,12 @@ def last_traceback(lines: Iterable[str]) -> Traceback | None:
     return reader.found[-1] if reader.found else None
 
 
+def original(message: str) -> Traceback | None:
+    """What another process or thread raised, of a message that has its traceback: a loader's worker, a replica; None for any other."""
+    head, is_anew, below = message.partition(ORIGINAL)
+    return last_traceback([START, *below.splitlines()]) if is_anew and head.startswith(_RAISED_ANEW) else None
+
+
 _FATAL = re.compile(r"Fatal Python error: (.*)")
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-fA-F]+) ?(?:\[(.*)\] )?\(most recent call first\):")
 _BARE = re.compile(r"Stack \(most recent call first\):")

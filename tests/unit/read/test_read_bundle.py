@@ -15,6 +15,7 @@ from unhang.errors import NothingToJudge, UnreadableInput
 from unhang.model import CallState, Case, Frame
 from unhang.read import read_bundle, read_paths
 from unhang.read.launchers import ended_by_signal
+from unhang.read.rank_folder import raised_error
 
 S = 10**9
 T0 = 1_795_000_000 * S
@@ -528,3 +529,37 @@ def test_nothing_to_judge(tmp_path):
 def test_the_exit_code_tells_of_a_ctrl_c_that_went_past_us(code, ended_by_us, by):
     """As for a job in a script's background: there `unhang run` ignores the signal, and the job's processes may not."""
     assert ended_by_signal({"exit_code": code, "ended_by_us": ended_by_us, "interrupted_by": None}) == by
+
+
+_OF_A_WORKER = """Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/env/site-packages/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
+    data = fetcher.fetch(index)
+           ^^^^^^^^^^^^^^^^^^^^
+  File "/job/dataset.py", line 107, in collate
+    audio = np.stack(parts)
+ValueError: need at least one array to stack
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (_OF_A_WORKER, ("need at least one array to stack", "/job/dataset.py", 3)),
+        (
+            "it said: Original Traceback (most recent call last):",
+            ("it said: Original Traceback (most recent call last):", "/job/train.py", 1),
+        ),
+        (
+            "Caught it. Original Traceback (most recent call last):\n  nothing",
+            ("Caught it. Original Traceback (most recent call last):\n  nothing", "/job/train.py", 1),
+        ),
+    ],
+    ids=["a worker's", "no such beginning", "nothing below"],
+)
+def test_an_exception_is_where_the_worker_raised_it(message: str, expected: tuple[str, str, int]) -> None:
+    found = raised_error(
+        {"type": "ValueError", "message": message, "frames": [["/job/train.py", 9, "main"]]}, "error.json"
+    )
+    assert (found.type, found.message, found.frames[0].file, len(found.frames)) == ("ValueError", *expected)
+    assert found.frames[-1].file == "/job/train.py"
