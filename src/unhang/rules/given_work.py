@@ -34,6 +34,7 @@ from unhang.rules.base import Found
 from unhang.rules.failure import FirstException, found_at_first
 from unhang.rules.host_waits import end_the_thread
 from unhang.rules.late import driver, found_late
+from unhang.rules.log_lines import quote
 from unhang.rules.repairs import of_exception
 from unhang.rules.start_repairs import left_by_asking
 
@@ -161,10 +162,33 @@ def _serves(frame: Frame) -> bool:
     return frame.function in handed
 
 
+def run_again(s: Situation, late: LateRank) -> Found | None:
+    """A rank on which Ray runs a method anew after an exception, with the calls that it had made already, while the others are through with theirs."""
+    if late.activity.awaits != TASK_OF_RAY:
+        return None
+    again = {e["task"].rpartition(".")[2]: e for e in s.events.of("launchers.task_retried")}
+    for rank in (r for r in late.victims if r in s.case.ranks):
+        mine = user_frames(s.case.ranks[rank].main_frames)
+        at = next((f for f in mine if f.function in again), None)
+        node = function_at(at.file, at.line) if at is not None else None
+        if at is None or node is None:
+            continue
+        retries = [d for d in node.decorator_list if "retr" in ast.unparse(d)]
+        place = frame_at(at.file, (retries[0] if retries else node).lineno)
+        words = {"again": f"rank {rank}", "method": at.function, "spot": w.spot(place), "place": w.at(at)}
+        lines = (*w.code_line(place, f"rank {rank} source"), *quote([again[at.function]]))
+        found = found_late(
+            s, late, 0.9, words, say="again", cause="code-divergence", fixes=("retry within",), evidence=lines
+        )
+        return replace(found, culprits=(rank,), victims=s.others((rank,)), location=place)
+    return None
+
+
 def by_given_work(s: Situation, late: LateRank) -> Found | None:
     """The first of these that holds."""
     ways = (
         by_ended_work,
+        run_again,
         asked_apart,
         dealt_by_pool,
         left_out_by_driver,

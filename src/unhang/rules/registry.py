@@ -42,9 +42,9 @@ T = TypeVar("T")
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, those of one rule that are independent, equally sure and of one cause as one."""
+    """The findings, those of one rule that are independent, equally sure and of one cause as one; none twice."""
     groups: list[list[Finding]] = []
-    for finding in findings:
+    for finding in {(f.rule, f.title, f.culprit_ranks): f for f in findings}.values():
         group = next((g for g in groups if all(_are_one(finding, f) for f in g)), [])
         group.append(finding)
         groups += [group] if len(group) == 1 else []

@@ -205,6 +205,32 @@ def _asks(test: str) -> Later:
     return made
 
 
+_RETRIES = """import ray
+
+@ray.method(max_task_retries=3, retry_exceptions=[OSError])
+def step(self, n):
+    all_reduce(n)
+def fit(workers):
+    ray.get([one.step.remote() for one in workers])
+"""
+
+
+def _retried(said: str) -> Later:
+    """Rank 1, an actor of Ray, is in a method with which the others are through."""
+
+    def made() -> Case:
+        idle = ThreadStack(
+            "MainThread", (Frame("/env/site-packages/ray/_private/worker.py", 1069, "main_loop"),), is_main=True
+        )
+        stacks = {r: "step:5>~comm" if r == 1 else idle for r in range(4)}
+        rounds = {r: ["all_reduce[8]@step:5", *["all_reduce[8]@step:5 !"] * (r == 1)] for r in range(4)}
+        log = f"(raylet) Task Learner.{said} failed. There are 3 retries remaining, so the task will be retried."
+        case = make_case(rounds, world=4, hang="suspected", stacks=stacks, source=_RETRIES)()
+        return replace(case, events=log_case(log)().events)
+
+    return made
+
+
 _REACHES = """import ray
 
 def reachable(workers):
@@ -342,6 +368,8 @@ CASES = {
         Fires(_reached(_SOME), (1,), 13, cause="code-divergence"),
         Fires(_reached(_EACH), (1,), 13),
         Fires(_dealt(), (), 4, cause="uneven-inputs"),
+        Fires(_retried("step"), (1,), 3, cause="code-divergence"),
+        Fires(_retried("score"), (0, 2, 3), 5),  # another method was retried
         Fires(_dealt(by="/env/site-packages/ray/util/queue.py"), (1,), 4),
         Fires(_judged(), (0, 1), 3),
         Fires(_judged(starts="create_task"), (1,), 15),
