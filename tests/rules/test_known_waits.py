@@ -283,3 +283,35 @@ def test_a_lock_of_the_programs_own_that_one_way_keeps(is_kept: bool, tmp_path: 
     stack = ThreadStack("MainThread", (frame(file, "spins"), frame(file, "here")), is_main=True)
     title = "Give it back on every way: one way out of the function keeps what it took"
     assert (_first(_job(stack)).fixes[0].title == title) is is_kept
+
+
+_SANDBOX = """
+async def run(source):
+    proc = await asyncio.create_subprocess_exec(source)
+    try:
+        out, _ = await asyncio.wait_for(proc.communicate(), 2)
+    except asyncio.TimeoutError:
+        proc.{ends}()
+        out, _ = await proc.communicate()  # here
+def grade(sources):
+    asyncio.run(all_of(sources))  # begins
+async def all_of(sources):
+    await asyncio.gather(*map(run, sources))  # gathers
+"""
+
+
+@pytest.mark.parametrize("ends", ["kill", "terminated_by"])
+def test_a_task_that_reads_what_a_program_that_was_killed_has_left(ends: str, tmp_path: Path) -> None:
+    file = program(tmp_path, _SANDBOX.format(ends=ends))
+    begins, gathers, at = (frame(file, mark) for mark in ("begins", "gathers", "here"))
+    loop = Frame(f"{_LIB}asyncio/base_events.py", 1884, "_run_once")
+    main = ThreadStack("MainThread", (Frame(f"{_LIB}selectors.py", 468, "select"), loop, begins), is_main=True)
+    tasks = [
+        WaitingTask("Task-9", (Frame(f"{_LIB}asyncio/subprocess.py", 200, "communicate"), at), ("Task-10",)),
+        WaitingTask("Task-10", (Frame(f"{_LIB}asyncio/streams.py", 540, "_wait_for_data"),)),
+        WaitingTask("Task-1", (gathers,), ("Task-9",)),
+    ]
+    found = _first(_job(main, tasks=tasks))
+    assert found.location is not None
+    assert (found.location.line, "the output of a child process" in found.title) == (at.line, True)
+    assert ("os.killpg" in (found.fixes[0].advice or "")) is (ends == "kill")

@@ -323,11 +323,12 @@ def _polled(stack: ThreadStack, frame: Frame | None, evidence: RankEvidence) -> 
 
 
 def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:
-    """An event loop in which nothing runs: the place is that of the tasks that await no other one, if they are at one line.
+    """An event loop in which nothing runs: the place is that of the tasks that await no other one of the program's, if they are at one line.
 
     One that sleeps goes on by itself, and counts only where there is no other.
     """
-    last = {t.name: (_awaited_by(t), user_frames(t.frames)[0]) for t in tasks if not t.awaits and user_frames(t.frames)}
+    own = {t.name: t for t in tasks if user_frames(t.frames)}
+    last = {n: (_awaited_by(t), user_frames(t.frames)[0]) for n, t in own.items() if own.keys().isdisjoint(t.awaits)}
     asleep = {name for name, (awaits, _) in last.items() if awaits == _OF_A_SLEEP}
     places = {place for name, place in last.items() if name not in asleep} or set(last.values())
     if len(places) > 1 and frame is not None:
@@ -346,6 +347,8 @@ def _awaited_by(task: WaitingTask) -> str:
     """What a task waits for, by the function of asyncio, or of a pool of connections, in which it stands."""
     if any(f.function in functions and file in f.file for f in task.frames for file, functions in _POOLS_OF_TASKS):
         return _CONNECTION
+    if any(f.file.endswith("asyncio/subprocess.py") and f.function == "communicate" for f in task.frames):
+        return "the output of a child process"
     return next((_WITHIN[_name(f)] for f in task.frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "something")
 
 
