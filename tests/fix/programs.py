@@ -321,6 +321,19 @@ MENDED = {
         "def work(xs):\n    for x in xs:  # here\n        dist.all_reduce(x)\n", "    for x in in_step(xs):  # here\n", rule="uneven-inputs",
         evidence=(EvidenceLine("loop", "for x in"),),
     ),
+    "a loop that only looks at its data": Wrong(
+        "@torch.no_grad()\ndef extract(xs):\n    for x in xs:  # here\n        dist.all_gather(parts, net(x))\n", "    for x in in_full(xs):  # here\n", rule="uneven-inputs",
+        evidence=(EvidenceLine("loop", "for x in"),),
+    ),
+    "a loop that looks at its data in a block": Wrong(
+        "def validate(xs):\n    with torch.inference_mode():\n        for x in xs:  # here\n            dist.all_reduce(net(x))\n",
+        "        for x in in_full(xs):  # here\n", rule="uneven-inputs",
+        evidence=(EvidenceLine("loop", "for x in"),),
+    ),
+    "a loop that trains in a function of that name": Wrong(
+        "def validate_and_train(xs):\n    for x in xs:  # here\n        net(x).backward()\n", "    for x in in_step(xs):  # here\n", rule="uneven-inputs",
+        evidence=(EvidenceLine("loop", "for x in"),),
+    ),
     "a progress bar that counts on one rank": Wrong(
         _BAR % "disable=quiet", "        if any_rank(bar.n % 9 == 0):  # gate\n", gate="bar.n % 9 == 0", by_rank=False
     ),

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from unhang.analyze.program.finite import asks_for_finite
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.program.trees import functions_named, inside, last_name
-from unhang.fix.agreed import ANY_RANK, MEAN, ON_ALL, is_plain, put_around, put_helper, reached_by_all, test_of
+from unhang.fix.agreed import is_plain, put_around, put_helper, reached_by_all, test_of
 from unhang.fix.direction import EXCHANGES, TRAINS
+from unhang.fix.functions import ANY_RANK, MEAN, ON_ALL
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted
 from unhang.model import Finding, Gate
 

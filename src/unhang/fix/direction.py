@@ -237,6 +237,11 @@ def has_exchange(statements: Sequence[ast.stmt]) -> bool:
     return any(called(c) in TRAINS or EXCHANGES.fullmatch(called(c)) for c in made)
 
 
+def has_step(statements: Sequence[ast.stmt]) -> bool:
+    """Whether statements make a step of the training."""
+    return any(called(c) in TRAINS for s in statements for c in calls_in(s))
+
+
 def _exchanges(statement: ast.stmt) -> Iterator[ast.Call]:
     return (c for c in calls_in(statement) if EXCHANGES.fullmatch(called(c)))
 

@@ -8,11 +8,6 @@ import re
 from unhang.analyze.program.source import is_up_to_the_rank, surroundings
 from unhang.analyze.program.trees import covers, last_name, names_in
 from unhang.fix.agreed import (
-    AGREED,
-    ANY_RANK,
-    IN_STEP,
-    MOST,
-    OF_ALL,
     agree_on,
     is_collective,
     is_plain,
@@ -25,11 +20,13 @@ from unhang.fix.agreed import (
 )
 from unhang.fix.alike import by_one_score
 from unhang.fix.direction import EXCHANGES, give_zeros, gradient_guard, has_exchange, is_guarded
+from unhang.fix.functions import AGREED, ANY_RANK, IN_FULL, IN_STEP, MOST, OF_ALL
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, binds, called, calls_in, dotted, holds
-from unhang.fix.whole_rounds import full_rounds, skip_alike
+from unhang.fix.whole_rounds import full_rounds, skip_alike, trains_nothing
 from unhang.model import Finding
 
 _OF_TENSORS = ("item", "sum", "mean", "float", "double", "clone", "detach", "to", "cpu", "cuda", "numel")
+AT_THE_LAST = "The loop ends on all ranks when the last of them is through; one that is through before gives its last item again, as a sampler that pads does"
 AT_THE_FIRST = "The loop ends on all ranks together, as soon as one of them has no data left"
 _SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
 
@@ -61,6 +58,9 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
         program.insert_at(program.end(split) - 1, ", apply_padding=True")
         says = "Every rank gets as many items: the last one is given again, at the end of all that is gathered"
         return Said("end together", says)
+    if loop is not None and trains_nothing(program, loop):
+        put_around(program, IN_FULL, source, finding, backend)
+        return Said("end together", AT_THE_LAST)
     put_around(program, IN_STEP, source, finding, backend)
     return Said("end together", AT_THE_FIRST)
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from unhang.analyze.program.rank_names import kind_of_name
 from unhang.analyze.program.source import surroundings
 from unhang.analyze.program.trees import covers
-from unhang.fix.agreed import ANY_RANK, put_helper, reached_by_all
+from unhang.fix.agreed import put_helper, reached_by_all
 from unhang.fix.direction import has_exchange
+from unhang.fix.functions import ANY_RANK
 from unhang.fix.program import LEAVES, NoDiff, Program, Said, binds, called, calls_in, dotted, holds, loads
 from unhang.model import Finding
 

@@ -8,10 +8,11 @@ import re
 from unhang.analyze.program.may_differ import OPEN, OWN
 from unhang.analyze.program.rank_names import kind_of_name
 from unhang.analyze.program.source import surroundings
-from unhang.analyze.program.trees import last_name, names_in
-from unhang.fix.agreed import AGREED, ANY_RANK, put_around, reached_by_all, value_of
-from unhang.fix.direction import EXCHANGES
-from unhang.fix.program import NoDiff, Program, Said, calls_in, dotted, holds
+from unhang.analyze.program.trees import inside, last_name, names_in
+from unhang.fix.agreed import put_around, reached_by_all, value_of
+from unhang.fix.direction import EXCHANGES, has_step
+from unhang.fix.functions import AGREED, ANY_RANK
+from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, holds
 from unhang.model import Finding, Gate
 
 _WORLD = re.compile(r"(?:get_)?world(?:_size)?|num_(?:processes|replicas|ranks)|n_ranks", re.IGNORECASE)
@@ -164,3 +165,22 @@ def _are_opposite(one: ast.expr, other: ast.expr) -> bool:
         case _, ast.UnaryOp(op=ast.Not(), operand=operand):
             return ast.dump(operand) == ast.dump(one)
     return False
+
+
+_EVALUATES = re.compile(r"eval|valid|test|extract|embed|encod|predict|infer|score|index", re.IGNORECASE)
+
+
+def trains_nothing(program: Program, loop: ast.For) -> bool:
+    """Whether a loop only looks at its items, without a graph: what is left out there is missing from its result."""
+    function = program.function_of(loop)
+    around = [n for n in program.around(loop) if isinstance(n, ast.With)]
+    kept = [i.context_expr for n in (*around, *inside(loop, ast.With)) for i in n.items] + [
+        *getattr(function, "decorator_list", ())
+    ]
+    without = any(called(c) in _WITHOUT for k in kept for c in inside(k, ast.Call)) or any(
+        dotted(k).endswith(_WITHOUT) for k in kept
+    )
+    return without and bool(_EVALUATES.search(getattr(function, "name", ""))) and not has_step(loop.body)
+
+
+_WITHOUT = ("no_grad", "inference_mode")
