@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from unhang.read.logs.clock import Stamp
 
@@ -28,12 +29,14 @@ _ACTOR_PID = re.compile(r"^\s+pid: (\d{1,9})\s*$")
 _LISTED = re.compile(r"\s*- \([^()]{0,160}\bpid=(\d{1,9})\) world_rank=(\d{1,7}), local_rank=")
 # The raylet's word on one worker; a line that stands for several names one of them.
 _DEAD_WORKER = re.compile(r"\bWorker PID: (\d{1,9}) (?!.*\[repeated \d)")
+# Ray's word on the one that it ended for want of memory.
+_OUT_OF_MEMORY = re.compile(r"^Memory on the node \(.{0,200}\) where the task \(.{0,200}?\bpid=(\d{1,9}), memory used=")
 _NOTHING = re.compile(r"(?!)")
 _ACTOR_PART = re.compile(r"^\s+(?:name|namespace|ip): |^The actor ")
 _PARTS_OF_ONE = "enable_dp_attention=True"
 _LEAST_PARTS = 3
 MAX_COLUMN, MAX_COMPARED = 512, 200
-_BEGINS = "Traceback (most recent call last):"
+_BEGINS, _FRAME = "Traceback (most recent call last):", '  File "'
 
 
 class RankBook:
@@ -106,6 +109,8 @@ def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
             rank, part = book.rank_of_pid(int(match[1])), _SPY_PART
         elif is_bare and "Worker PID: " in head.body and (match := _DEAD_WORKER.search(head.body)):
             rank, part = book.rank_of_pid(int(match[1])), _NOTHING
+        elif is_bare and "memory used=" in head.body and (match := _OUT_OF_MEMORY.match(head.body)):
+            rank, part = book.rank_of_pid(int(match[1])), _NOTHING
         elif is_bare and "pid: " in head.body and (match := _ACTOR_PID.match(head.body)):
             rank, part = book.rank_of_pid(int(match[1])), _ACTOR_PART
         elif rank is not None and not (is_bare and part.match(head.body)):
@@ -162,23 +167,31 @@ def _takes_turns(wordings: Iterable[Sequence[int]], highest: int) -> bool:
     return 1 < count <= MAX_COLUMN and highest < count and len(whole) >= _LEAST_WORDINGS and is_mixed
 
 
-def pass_on_tags(heads: Iterable[Head]) -> None:
-    """Loggers that tag a line with its rank print an exception as one message: the lines behind the first one have no tag."""
+def pass_on_tags(heads: Sequence[Head]) -> None:
+    """Loggers that tag a line with its rank print an exception as one message: the lines behind the first one have no tag.
+
+    Where it is the first one that has none, and the next is its first frame, it is of that rank.
+    """
     tagged: dict[Hashable, Head] = {}
     for head in heads:
         where = (head.host, head.task, head.pid)
-        first, is_named = (
-            tagged.get(where),
-            bool(head.torch_ranks) or head.rank is not None or head.local_rank is not None,
-        )
+        first, is_named = tagged.get(where), _is_named(head)
         if (
             first is not None and not is_named and len(head.stamps) < len(first.stamps)
         ):  # a collector may stamp each line
-            head.tensor_rank, head.replica = first.tensor_rank, first.replica
+            head.tensor_rank, head.replica, head.rank = first.tensor_rank, first.replica, first.rank
         elif is_named or head.stamps:
             tagged.pop(where, None)
-            if head.tensor_rank is not None and head.body.rstrip().endswith(_BEGINS):
+            has_tag = head.tensor_rank is not None or (head.rank is not None and head.stamps)
+            if has_tag and head.body.rstrip().endswith(_BEGINS):
                 tagged[where] = head
+    for head, behind in pairwise(heads):
+        if not _is_named(head) and behind.body.startswith(_FRAME) and head.body.rstrip().endswith(_BEGINS):
+            head.torch_ranks, head.rank, head.local_rank = [*behind.torch_ranks], behind.rank, behind.local_rank
+
+
+def _is_named(head: Head) -> bool:
+    return bool(head.torch_ranks) or head.rank is not None or head.local_rank is not None
 
 
 def _node(head: Head) -> Hashable:
