@@ -38,7 +38,8 @@ _BY_RAY = """\
 (Actor pid=30410) [Rank 0] initialized, world size 2
 (Actor pid=30411) [Rank 1] initialized, world size 2
 ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.
-Memory on the node (IP: 10.0.0.11, ID: 3b61) where the task (actor ID: 9c0a, name=Actor.train, pid={}, memory used=171.52GB) was running was 1534.02GB / 1612.90GB (0.951094), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: 0d7f)
+Memory on the node (IP: 10.0.0.11, ID: 3b61) where the task (actor ID: 9c0a, name=Actor.train, pid={}, memory used=171.52GB) was running was \
+1534.02GB / 1612.90GB (0.951094), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: 0d7f)
 """
 
 

@@ -115,7 +115,8 @@ _ABORTED = """\
     {3}()
   File "/env/site-packages/torch/{4}", line 3328, in {3}
     call()
-RuntimeError: NCCL communicator was aborted on rank {0}.  Original reason for failure was: [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41102, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804020 milliseconds before timing out.
+RuntimeError: NCCL communicator was aborted on rank {0}.  Original reason for failure was: [Rank {0}] Watchdog \
+caught collective operation timeout: WorkNCCL(SeqNum=41102, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804020 milliseconds before timing out.
 """
 _EPOCH = "2023-06-04 11:13:42,{1} INFO [trainer.py:1071] ({0}/2) Epoch 1, batch 9, loss 2.{0}\n"
 _GAVE_UP = "".join(

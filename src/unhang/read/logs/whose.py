@@ -107,9 +107,9 @@ def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
         is_bare = head.pid is None and head.rank is None and not head.torch_ranks
         if is_bare and "Process " in head.body and (match := _SPY_HEAD.match(head.body)):
             rank, part = book.rank_of_pid(int(match[1])), _SPY_PART
-        elif is_bare and "Worker PID: " in head.body and (match := _DEAD_WORKER.search(head.body)):
-            rank, part = book.rank_of_pid(int(match[1])), _NOTHING
-        elif is_bare and "memory used=" in head.body and (match := _OUT_OF_MEMORY.match(head.body)):
+        elif (is_bare and "Worker PID: " in head.body and (match := _DEAD_WORKER.search(head.body))) or (
+            is_bare and "memory used=" in head.body and (match := _OUT_OF_MEMORY.match(head.body))
+        ):
             rank, part = book.rank_of_pid(int(match[1])), _NOTHING
         elif is_bare and "pid: " in head.body and (match := _ACTOR_PID.match(head.body)):
             rank, part = book.rank_of_pid(int(match[1])), _ACTOR_PART

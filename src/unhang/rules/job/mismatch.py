@@ -17,7 +17,7 @@ from unhang.analyze.lines.stalled_tensors import missed_by, reports
 from unhang.analyze.lines.told_apart import rounds_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.open_calls import CPU_GENERATOR
-from unhang.model import EvidenceLine, Fix, Frame, LogEvent
+from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, OF_THE_DATA, OF_THE_PROGRAM, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule

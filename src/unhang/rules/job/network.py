@@ -193,7 +193,7 @@ def _weight(event: LogEvent) -> float:
 
 @rule("network-unstable")
 def network_unstable(s: Situation) -> Found | None:
-    """What NCCL said of open connections; else what all ranks say of theirs."""
+    """What NCCL said of open connections; else what torch said of those to the store; else what all ranks say of theirs."""
     lost, resets = s.events.of("fabric.connection_lost"), s.events.of("fabric.connection_reset")
     both = {e["call"] in _SENDING for e in resets} == {True, False}
     events = in_order(lost, resets if both or lost else ())
@@ -201,10 +201,10 @@ def network_unstable(s: Situation) -> Found | None:
         events = ()  # an orderly end of a connection: its process ended, and the resets may be that as well
     if events and not somebody_died(s, events):
         return found_in(s, events, 0.8 if lost else 0.72, (), say="seen", fixes=_OF_CONNECTIONS)
-    if resets := _reset_at_the_store(s):
-        joined = max(s.events.of(*_JOINED), key=lambda e: e.number("joined") or 0)
-        words = {"who": w.name_ranks(ranks_in(resets)), "joined": joined["joined"], "host": resets[0]["host"]}
-        return found_in(s, [*resets, joined], 0.83, ranks_in(resets), words=words, say="joining", fixes=_AT_THE_STORE)
+    if refused := _reset_at_the_store(s):
+        joined, ranks = max(s.events.of(*_JOINED), key=lambda e: e.number("joined") or 0), ranks_in(refused)
+        words = {"who": w.name_ranks(ranks), "joined": joined["joined"], "host": refused[0]["host"]}
+        return found_in(s, (*refused, joined), 0.83, ranks, words=words, say="joining", fixes=_AT_THE_STORE)
     broken = _broken_everywhere(s)
     if not broken:
         return None
