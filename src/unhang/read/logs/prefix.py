@@ -173,9 +173,7 @@ MAX_SAMPLE = 2000
 
 _TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?|rank(\d{1,7}): ")
 _PRINTED_RANK = re.compile(r"\[rank(?:: |=)(\d{1,7})\]:? ")
-_LOCAL_RANK = re.compile(
-    r"\[(?:(?:default|trainer|worker)(\d{1,5})\]:|[Ll]ocal[ _-]?[Rr]ank[ :=#]{0,2}(\d{1,5})\]:?[ ])"
-)
+_LOCAL_RANK = re.compile(r"\[(?:(?:default|trainer|worker)(\d{1,5})\]:|[Ll]ocal[ _-]?[Rr]ank[ :=]?(\d{1,5})\]:? )")
 _MPIRUN = re.compile(
     r"\[(?:(?:[\w.-]{1,80}@)?\d{1,9},)?(?:mpirank:)?(\d{1,7})(?:,([\w.-]{1,80}))?\](?:\[[^\]\s]{1,80}\])?<std(?:out|err|diag)>: ?"
 )
