@@ -10,6 +10,7 @@ from itertools import pairwise
 from unhang.read.logs.clock import Stamp
 
 _NCCL_RANK = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7})\b")
+_CHANNEL = re.compile(r"\bChannel \d+(?:/\d+)? : (\d{1,7})\[\w+\] -> (\d{1,7})\[\w+\] (\[receive\])?")
 _OWN_RANK = re.compile(r"\[Rank (\d{1,7})\]")
 _GLOBAL_RANKS = re.compile(r"\bglobal_ranks=\[(\d{1,7})")
 _SEVERAL_NODES = re.compile(r"\bgroup_world_size=(?:[2-9]|[1-9]\d+)\b|\bgroup_rank=[1-9]|--nnodes[= ](?:[2-9]|[1-9]\d)")
@@ -51,7 +52,7 @@ class RankBook:
         self._outer_is_local = any(len(set(h.torch_ranks)) > 1 for h in heads)
         self._tasks_are_ranks = _tasks_are_ranks(heads)
         self._locals = _ranks_of_locals(heads, self._outer_is_local)
-        self._pids: dict[Hashable, int] = {**_ranks_of_devices(heads), **_ranks_of_pids(heads)}
+        self._pids = {**_ranks_of_channels(heads), **_ranks_of_devices(heads), **_ranks_of_pids(heads)}
         self._said = _ranks_said(heads)
         self._given_pids = {**_ranks_listed(heads), **ranks_by_pid}
         self._replicas_are_parts = _are_parts_of_one(heads)
@@ -148,7 +149,7 @@ def pass_on_columns(heads: Sequence[Head]) -> None:
 
 def _column(head: Head) -> tuple[str, int, str] | None:
     """What stands before the number, the number, and what comes behind it, without digits; None where the line tells its rank otherwise."""
-    if head.torch_ranks or head.rank is not None or head.local_rank is not None or head.task is not None:
+    if _is_named(head) or head.task is not None or head.nccl_host:  # NCCL tells the device there
         return None
     match = _COLUMN.search(head.body, 0, _MOST_BEFORE + 12)
     if match is None or match.start() > _MOST_BEFORE:
@@ -333,6 +334,17 @@ def _ranks_of_one_node(heads: Sequence[Head]) -> dict[Hashable, int]:
     if not is_whole or any(h.torch_ranks or h.rank is not None for h in heads if h.nccl_host):
         return {}
     return {who: next(iter(of)) for who, of in devices.items()}
+
+
+def _ranks_of_channels(heads: Iterable[Head]) -> dict[Hashable, int]:
+    """Processes -> rank, by the ends of NCCL's channels that they set up, where each that speaks has one rank, and all are those from 0 on."""
+    said: dict[Hashable, set[int]] = {}
+    for head in heads:
+        if head.nccl_host and head.pid is not None:
+            of, match = said.setdefault((head.nccl_host, head.pid), set()), _CHANNEL.search(head.body)
+            of |= {int(match[2] if match[3] else match[1])} if match else set()
+    ranks = {who: next(iter(of)) for who, of in said.items() if len(of) == 1}
+    return ranks if len(ranks) == len(said) > 1 and sorted(ranks.values()) == list(range(len(ranks))) else {}
 
 
 def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:
