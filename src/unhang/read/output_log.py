@@ -94,7 +94,7 @@ def parse_lines(
     """
     at = where or partial(Source, "output", path)
     heads = list(_ungrouped(_heads(list(joined(lines)))))
-    pass_on_tags(head for _, head in heads)
+    pass_on_tags([head for _, head in heads])
     pass_on_columns([head for _, head in heads])
     book = RankBook([head for _, head in heads], rank, ranks_by_pid or {})
     pass_on_processes((head for _, head in heads), book)

@@ -266,8 +266,9 @@ def numbered_twice(s: Situation) -> list[LogEvent]:
     events = still_starting(s, s.events.of("launchers.member"), "elastic.restarting", "work.")
     ranks, worlds = [e.rank for e in events], {e.number("world_size") or len(s.case.world) for e in events}
     world = worlds.pop() if len(worlds) == 1 else 0
-    if world < 2 or not len(set(ranks)) < min(len(ranks), world):
-        return []
+    joined = max((e.number("joined") or 0 for e in s.events.of("store.barrier_waiting")), default=0)
+    if world < 2 or not len(set(ranks)) < min(len(ranks), world) or joined > len(ranks):
+        return []  # of some that came the log does not tell
     return [] if s.has_ended_well else events
 
 

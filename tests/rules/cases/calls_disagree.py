@@ -72,8 +72,18 @@ def _batches(text: str, of_2: object, of_others: object, at: str = "") -> str:
     return "".join(lines) + _PARTED
 
 
+_TWO_CALLS = "\n" + timeouts((0, 9, "ALLREDUCE", 1), *((r, 9, "_ALLGATHER_BASE", 900) for r in (1, 2, 3)))
+
+
+def _loaded(words: str) -> str:
+    return "".join(f"[rank {r}] --> {words} = {145 if r == 0 else 146}\n" for r in range(4)) + _TWO_CALLS
+
+
 CASES = {
     "calls-disagree": (
+        Fires(log_case(_loaded("Num of Training Set Batches loaded")), (0,), cause="uneven-inputs"),
+        Fires(log_case(_loaded("micro-batches per epoch")), (0,), cause="uneven-inputs"),
+        Fires(log_case(_loaded("batches in flight")), (0,), cause="code-divergence"),
         Fires(log_case(_ENDED + _one_small(2) + _RAISED), (2,), cause="uneven-inputs"),
         Fires(log_case(_passes(3, 3, 2, 3)), (2,), cause="uneven-inputs"),
         Fires(

@@ -128,8 +128,22 @@ def _all_fetch(*of_worker: Frame) -> Later:
     return make_case(calls, world=2, hang="suspected", more={r: {"stacks": (_FETCHES, worker[r])} for r in range(2)})
 
 
+_FETCH = (
+    '{0}  File "/env/site-packages/torch/utils/data/dataloader.py", line 761, in _try_get_data\n{0}    data = self._data_queue.get()\n'
+    '{0}  File "/usr/lib/python3.6/queue.py", line 173, in get\n{0}    self.not_empty.wait(remaining)\n{0}KeyboardInterrupt\n'
+)
+_IN_BACKWARD = '{0}  File "/env/site-packages/torch/autograd/__init__.py", line 100, in backward\n{0}    allow_unreachable=True)\n{0}KeyboardInterrupt\n'
+
+
+def _of_local_ranks(*ends: str) -> str:
+    """Tracebacks behind the local rank, whose first lines have none."""
+    head = 'Traceback (most recent call last):\n{0}  File "train.py", line 43, in train\n{0}    step()\n'
+    return "".join((head + end).format(f"[local_rank {r}] ") for r, end in enumerate(ends))
+
+
 CASES = {
     "dataloader-hang": (
+        Fires(log_case(_of_local_ranks(_IN_BACKWARD, _IN_BACKWARD, _FETCH)), (2,)),
         Fires(log_case(_PASTED), (0,)),
         Fires(log_case(_FETCHED + _INTERRUPTED), (2,)),
         Fires(log_case("[rank2]: RuntimeError: DataLoader timed out after 120 seconds"), (2,)),

@@ -30,8 +30,16 @@ _GUESSED = "".join(
 )
 _APPS = "00000000:17:00.0, 22766, 418 MiB\n00000000:17:00.0, 22767, 418 MiB\n"
 
+_ASSERTS = (
+    "$ python -m torch.distributed.launch --nproc_per_node 4 --nnodes {} train.py --device 0,1,2\n"
+    'Traceback (most recent call last):\n  File "train.py", line 427, in <module>\n'
+    "    assert torch.cuda.device_count() > opt.local_rank\nAssertionError\n"
+)
+
 CASES = {
     "device-mapping": (
+        Fires(log_case(_ASSERTS.format(1)), (3,)),
+        Fires(log_case(_ASSERTS.format(2)), ()),
         Fires(log_case("\n".join(_TWICE.format(r, 0) for r in (1, 2))), (0, 1, 2)),
         Fires(log_case(f"[rank6]: Traceback (most recent call last):\n[rank6]: {_ORDINAL}"), (6,)),
         Fires(make_case({}, errors={3: f"{_ORDINAL}@main:9"}, hang=None, exit_code=1), (3,)),

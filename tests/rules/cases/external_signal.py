@@ -39,8 +39,11 @@ _PREEMPTED = _LIMIT.replace("TIME LIMIT", "PREEMPTION")
 
 _BARS = "\n".join(f"Epoch 0: {n}%|#| {n}/100 [{{0}}:{n:02}<{{0}}:50, 1.00it/s, loss=2.7]" for n in range(1, 41, 3))
 
+_OF_TESTS = "##[error]The action 'unit tests' has timed out after 60 minutes.\n"
+
 CASES = {
     "external-signal": (
+        Fires(log_case(f"{_BARS.format('11:54')}\n{_OF_TESTS}{_TERM}"), ()),
         Fires(log_case(_TERM), ()),
         Fires(log_case("RuntimeError: DataLoader worker (pid 41956) is killed by signal: Hangup. "), ()),
         Fires(
@@ -80,6 +83,13 @@ CASES = {
         Quiet(
             log_case(f"epoch 1 loss 2.0\n$ scancel 494583\n{_LIMIT.partition(' DUE')[0]} ***"),
             "somebody at the terminal ended it",
+        ),
+        Quiet(
+            log_case(f"epoch 1 loss 2.0\nRun cancel requested by user\n{_TERM}"),
+            "a service tells that somebody ended it",
+        ),
+        Quiet(
+            log_case(f"{_BARS.format('00')}\n{_OF_TESTS}{_TERM}"), "it had not moved until a service for tests ended it"
         ),
         Quiet(
             make_case(

@@ -34,6 +34,15 @@ _STARTED = """\
 """
 
 
+_BY_RAY = """\
+(Actor pid=30410) [Rank 0] initialized, world size 2
+(Actor pid=30411) [Rank 1] initialized, world size 2
+ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.
+Memory on the node (IP: 10.0.0.11, ID: 3b61) where the task (actor ID: 9c0a, name=Actor.train, pid={}, memory used=171.52GB) was running was \
+1534.02GB / 1612.90GB (0.951094), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: 0d7f)
+"""
+
+
 def _used(*gigabytes: int) -> str:
     said = [f"epoch 0 step {n} loss 1.{n} rank 0 RSS MEM USE: {x}.51G" for n, x in enumerate(gigabytes)]
     return "\n".join([*said, "run.sh: line 16: 218 Killed                  python train.py"])
@@ -48,6 +57,8 @@ kernel: Out of memory: Killed process 20411 (sgl_diffusion::) total-vm:189233416
 
 CASES = {
     "host-out-of-memory": (
+        Fires(log_case(_BY_RAY.format(30411)), (1,)),
+        Fires(log_case(_BY_RAY.format(30499)), ()),
         Fires(log_case(_STARTED), (1,)),
         Fires(log_case(_STARTED.replace("process 51871 (", "process 51879 (")), ()),
         Fires(

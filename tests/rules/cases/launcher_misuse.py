@@ -51,6 +51,11 @@ _WANTS = "NeoXArgs.configure_distributed_args() using world size: {} and model-p
 _NOBODY = "TimeoutError: The client socket has timed out after 1800s while trying to connect to (node-a, 29500).\n"
 
 
+_COUNTS = (
+    "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 0, "
+    "key: store_based_barrier_key:1 (world_size=8, worker_count=7, timeout=0:30:00)\n"
+)
+
 CASES = {
     "launcher-misuse": (
         Fires(log_case(_BEYOND), ()),
@@ -73,6 +78,7 @@ CASES = {
         Fires(log_case(_given(2, 3)), ()),
         Quiet(log_case(_BARE.replace("+ python", "+ srun python")), "srun starts it; somebody did not come"),
         Quiet(log_case(_members(0, 1, 2, 3) + _KILLED), "every rank once"),
+        Quiet(log_case(_members(0, 1, 1) + _COUNTS + _KILLED), "of some that came the log does not tell"),
         Quiet(log_case(_members(0, 1) + "epoch 1 step 3 loss 0.3\n" + _members(0, 1) + _KILLED), "a second start"),
         Quiet(log_case(_given(0, 1)), "a launcher of the program's own counts from zero"),
         Quiet(log_case(_given(16)), "the rank of a matrix"),

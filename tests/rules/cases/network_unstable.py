@@ -11,6 +11,15 @@ _CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
 
 _ENDS = {r: ended("os._exit", 1, at_s=10.2) for r in (0, 1)}
 
+_RESET = "[rank3]:[W socket.cpp:558] [c10d] The client socket has failed to connect to [node-a]:17845 (errno: 104 - Connection reset by peer).\n"
+
+_COUNTED = (
+    "[rank0]: INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 0, "
+    "key: store_based_barrier_key:1 (world_size=8, worker_count={}, timeout=0:30:00)\n"
+)
+
+_ENDED = "[rank3]: RuntimeError: Connection reset by peer\nsrun: error: node-b: task 3: Exited with exit code 1\n"
+
 _CRASHED: dict[str, Any] = {"world": 2, "hang": None, "exit_code": 1}
 
 CASES = {
@@ -69,6 +78,12 @@ CASES = {
                 "node-a:3:4 [0] misc/socket.cc:58 NCCL WARN Call to send to 10.0.0.1<4242> failed : Connection reset by peer\n"
             ),
             "a peer that closed its connections has ended",
+        ),
+        Fires(log_case(_RESET + _COUNTED.format(7) + _ENDED), (3,)),
+        Quiet(log_case(_RESET + _COUNTED.format(1) + _ENDED), "nobody else reached the store"),
+        Quiet(
+            log_case(_RESET + _COUNTED.format(7) + "".join(f"[rank0]: step {n} loss 1.{n}\n" for n in range(9))),
+            "it came through on another try",
         ),
     ),
 }

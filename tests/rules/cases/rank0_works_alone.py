@@ -54,8 +54,20 @@ _NO_ID = (
     "by key '0', but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0\n"
 )
 
+_KERNELS = "".join(
+    f"inductor: compiling kernel {90 * n}/1841 triton_fused_{w}_0\n"
+    for n, w in enumerate(("add", "mul", "sum", "amax"), 1)
+)
+_OF_TWO = (
+    "world size 2\n"
+    + _KERNELS
+    + timeouts((0, 9, "ALLREDUCE", 90000))
+    + "\ninductor: compiling kernel 600/1841 triton_fused_mm_7\n"
+)
+
 CASES = {
     "rank0-works-alone": (
+        Fires(log_case(_OF_TWO), (1,)),
         Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
         Fires(log_case("INFO Saving model checkpoint to out\n" + timeouts((4, 28956, "ALLREDUCE", 1))), (0,)),
         Fires(log_case(_BESIDE_A_STALL), (0,)),

@@ -48,8 +48,14 @@ def _launchers(*ids: str) -> Callable[[], Case]:
     return made
 
 
+_OF_XLA = (
+    "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: {}. Timed out task names:\n"
+    "/job:jax_worker/replica:0/task:1\n/job:jax_worker/replica:0/task:3\n"
+)
+
 CASES = {
     "rendezvous-incomplete": (
+        Fires(log_case(_OF_XLA.format("PjRT_Client_Connect")), (1, 3)),
         Fires(log_case(_OWN.format("127.0.0.1")), (), cause="rendezvous-endpoint"),
         Fires(log_case(_OWN.format("node-0")), (), cause="rendezvous-incomplete"),
         Fires(make_case({}, hang="suspected", pending=_INIT, absent=(3,)), (3,)),

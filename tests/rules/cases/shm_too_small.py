@@ -5,6 +5,12 @@ from __future__ import annotations
 from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
 
+_RAISED = (
+    "Traceback (most recent call last):\n"
+    '  File "train.py", line 9, in send\n    made = make(size)\n  File "{}", line 122, in __init__\n    allocate(size)\n'
+    "OSError: [Errno 28] No space left on device\n"
+)
+
 CASES = {
     "shm-too-small": (
         Fires(
@@ -36,6 +42,8 @@ CASES = {
             ),
             "the segment was there, the device could not use it",
         ),
+        Fires(log_case(_RAISED.format("/usr/lib/python3.12/multiprocessing/shared_memory.py")), ()),
         Quiet(log_case("OSError: [Errno 28] No space left on device: '/data/ckpt.pt'\n"), "a full disk"),
+        Quiet(log_case(_RAISED.format("/venv/site-packages/torch/serialization.py")), "a full disk without its name"),
     ),
 }

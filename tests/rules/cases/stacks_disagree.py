@@ -96,8 +96,53 @@ rank 1:
     train (train.py:322)
 """
 
+_SYNCHRONIZES = """\
+TP{}:
+    synchronize (torch/cuda/streams.py:231)
+    process_{} (results.py:{})
+    process (scheduler.py:{})
+    main (scheduler.py:2903)
+"""
+
+
+def _devices(*sides: tuple[str, int, int]) -> str:
+    return "".join(_SYNCHRONIZES.format(rank, *side) for rank, side in enumerate(sides))
+
+
+_ABORTED = """\
+2023-06-04 11:43:47,120 ERROR [trainer.py:1210] ({0}/2) Traceback (most recent call last):
+  File "/data/trainer.py", line {1}, in {2}
+    {3}()
+  File "/env/site-packages/torch/{4}", line 3328, in {3}
+    call()
+RuntimeError: NCCL communicator was aborted on rank {0}.  Original reason for failure was: [Rank {0}] Watchdog \
+caught collective operation timeout: WorkNCCL(SeqNum=41102, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804020 milliseconds before timing out.
+"""
+_EPOCH = "2023-06-04 11:13:42,{1} INFO [trainer.py:1071] ({0}/2) Epoch 1, batch 9, loss 2.{0}\n"
+_GAVE_UP = "".join(
+    f"[E ProcessGroupNCCL.cpp:828] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41102, OpType=ALLREDUCE, "
+    "Timeout(ms)=1800000) ran for 1803114 milliseconds before timing out.\n"
+    for r in range(2)
+)
+_IN_BACKWARD, _IN_BARRIER = (
+    _ABORTED.format(0, 668, "train", "backward", "_tensor.py"),
+    _ABORTED.format(1, 1076, "run", "barrier", "distributed/distributed_c10d.py"),
+)
+
+
+def _apart_in_the_end(last: str) -> str:
+    said = (
+        "".join(_EPOCH.format(r, 100 + r) for r in range(2))
+        + f"2023-06-04 11:13:43,371 INFO [trainer.py:1071] (1/2) {last}\n"
+    )
+    return said + _GAVE_UP + _IN_BARRIER + _IN_BACKWARD
+
+
 CASES = {
     "stacks-disagree": (
+        Fires(log_case(_devices(("prefill", 56, 2251), ("prefill", 56, 2251), ("decode", 244, 2243))), (2,)),
+        Fires(log_case(_apart_in_the_end("Epoch 1 done, 5871 batches")), (1,), cause="uneven-inputs"),
+        Fires(log_case(_apart_in_the_end("read the next shard")), (), cause="code-divergence"),
         Fires(log_case(_TIMER), ()),
         Fires(log_case(_APART), (0,)),
         Fires(log_case(_DRAFTS), ()),
@@ -129,5 +174,11 @@ CASES = {
         ),
         Quiet(log_case(_TOGETHER), "all ranks wait in the same call: the stacks do not tell why"),
         Quiet(log_case(_APART.split("TP1-3")[0]), "the stack of one rank alone"),
+        Quiet(
+            log_case(
+                _devices(("prefill", 56, 2251), ("decode", 244, 2243)).replace("    process (scheduler.py:2243)\n", "")
+            ),
+            "all wait for their devices, at places that have no function in common",
+        ),
     ),
 }

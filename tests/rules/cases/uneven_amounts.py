@@ -27,6 +27,13 @@ CASES = {
     "uneven-amounts": (
         Fires(log_case(_said(31, 32, 32) + _WAITS), (0,)),
         Quiet(log_case(_said(32, 32, 32) + _WAITS), "all ranks have the same amount"),
+        Quiet(
+            log_case(
+                _said(0, 1841, 1841).replace("parquet stream: ", "inductor cache, entries=").replace(" files", "")
+                + _WAITS
+            ),
+            "what a compiler has kept",
+        ),
         Quiet(log_case(_said(32, 31, 32) + _WAITS), "a rank with the least waited as well"),
         Fires(log_case(_bars(8, 9, 12) + _WAITS), ()),
         Quiet(log_case(_said(31, 32)), "all ranks wait"),

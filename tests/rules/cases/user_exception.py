@@ -19,6 +19,9 @@ _LOG = """\
 [rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE)
 """
 
+# Of the third rank the log has the last line alone.
+_CUT = _LOG.split("[rank0]")[0] + "[rank3]: ValueError: empty batch\n[rank1]: ValueError: another one\n"
+
 _SCATTER = """\
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "/app/train.py", line 38, in exchange
@@ -97,6 +100,7 @@ tests/test_training.py:30: AssertionError
 
 CASES = {
     "user-exception": (
+        Fires(log_case(_CUT), (2, 3)),
         Fires(log_case(_OF_A_LOADER), (1,), 88),
         Fires(log_case(_OF_A_TEST + _LOG), (2,), 41),
         Fires(log_case(_OF_A_CONTROLLER), (3,), 40),

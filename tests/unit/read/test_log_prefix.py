@@ -185,6 +185,32 @@ def test_nccl_lines_get_the_rank_of_their_process() -> None:
     assert lines(init, other, twice, warn)[-1].rank is None
 
 
+def test_nccl_processes_have_the_ranks_of_the_channels_that_they_set_up() -> None:
+    said = [
+        f"n{h}:{70 + d}:90 [{d}] NCCL INFO Channel 0{c}/0 : {{}} via NET/IB/0"
+        for h, d, c in ((1, 0, 0), (1, 1, 0), (2, 0, 1))
+    ]
+    ends = ("2[1a000] -> 0[1a000] [receive]", "1[3d000] -> 2[1a000] [send]", "1[3d000] -> 2[1a000] [receive]")
+    channels = [line.format(end) for line, end in zip(said, ends, strict=True)]
+    warn = "n2:70:99 [0] net.cc:1 NCCL WARN x"
+    assert [x.rank for x in lines(*channels, warn)] == [0, 1, 2, 2]
+    assert [x.rank for x in lines(*channels[1:], warn)] == [
+        None,
+        None,
+        None,
+    ]  # those that are missing may be of another group
+
+
+def test_the_device_in_nccls_prefix_is_no_column_of_ranks() -> None:
+    said = [
+        f"n{h}:{70 + d}:90 [{d}] NCCL INFO {text}"
+        for h in (1, 2)
+        for text in ("Bootstrap", "Using network IB")
+        for d in (1, 0)
+    ]
+    assert {x.rank for x in lines(*said)} == {None}
+
+
 def test_processes_get_the_rank_that_they_told() -> None:
     found = lines("(W pid=7, ip=1.2.3.4) [rank3]: a", "(W pid=7, ip=1.2.3.4) b", "(W pid=7, ip=1.2.3.5) c")
     assert [x.rank for x in found] == [3, 3, None]

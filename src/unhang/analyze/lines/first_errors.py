@@ -139,7 +139,7 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
         return tuple(sorted({int(n) for n in gathered[1].split(",") if n.strip()}))
     ranks = {e.rank for e in same if e.rank is not None}
     if ranks:
-        return tuple(sorted(ranks))
+        return tuple(sorted(ranks | _said_alike(s, first)))
     if len(same) == s.case.job.world_size and len(same) <= _MOST_RANKS and not first.is_line:
         return tuple(range(len(same)))
     failed = {r: e.exit for r, e in s.case.ranks.items() if e.exit and e.error is None and _may_have_raised(e.exit)}
@@ -152,6 +152,14 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
     if len(earliest) == 1 and len(times) > 1 and times[1] > times[0]:
         return tuple(earliest)
     return () if failed else _ranks_by_others(s, first)
+
+
+def _said_alike(s: Situation, first: SeenError) -> set[int]:
+    """The ranks that printed the same last line of an exception, of whose traceback the log has no more."""
+    kind, message = first.error.type.rpartition(".")[2], first.error.message.strip().split("\n", 1)[0]
+    lines = s.events.of("python.error_line") if message else ()
+    alike = (e for e in lines if e["message"].strip() == message and e["type"].rpartition(".")[2] == kind)
+    return {e.rank for e in alike if e.rank is not None}
 
 
 def _ranks_by_others(s: Situation, first: SeenError) -> tuple[int, ...]:

@@ -50,6 +50,11 @@ _AMOUNT = lazy_pattern(
     rf"|\b(?:\w+[_ ])?{_DATA}(?:[ _.]?(?:len|length|size|count))[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
 )
 _OWN = lazy_pattern(r"\b[Rr](?:ank)?[ _:=#-]?(\d{1,5})\b")
+# What a compiler keeps is no data of the training.
+_OF_A_COMPILER = lazy_pattern(
+    r"inductor|triton|ccache|compil\w*|kernels?\b|autotun\w*|\bjit\b|torch_?extensions|neff|\bxla\b|aot_?autograd",
+    re.IGNORECASE,
+)
 
 
 def silent_ranks(s: Situation) -> tuple[int, ...]:
@@ -161,7 +166,7 @@ def who_waited(s: Situation) -> set[int]:
 def works_on(s: Situation) -> LogEvent | None:
     """The last line of the one rank that printed on while the others waited, or behind their limit, as before with other numbers.
 
-    Whoever prints it is at work. A line without a rank is rank 0's where all others of the world are known to wait, or where it
+    Whoever prints it is at work. A line without a rank is of the one rank that does not wait; else rank 0's where it
     counts on to a total. The event that is returned has the kind of a bar. None where several ranks print on.
     """
     first, waited = s.watchdogs.first, who_waited(s)
@@ -174,7 +179,13 @@ def works_on(s: Situation) -> LogEvent | None:
         is_own = x.rank not in waited and x.rank not in wait and _words(x) not in theirs
         if is_own and x.order not in steps and not _STANDS.search(x.words):
             said.setdefault((x.rank, _words(x)), []).append(x)
-    found = {(rank or 0): last for (rank, _), lines in said.items() if (last := _last_of_work(s, first, rank, lines))}
+    alone = set(range(s.case.job.world_size or 0)) - waited
+    unnamed = min(alone) if len(alone) == 1 else 0
+    found = {
+        unnamed if rank is None else rank: last
+        for (rank, _), lines in said.items()
+        if (last := _last_of_work(s, first, rank, lines))
+    }
     if len(found) != 1:
         return None
     ((rank, last),) = found.items()
@@ -185,8 +196,10 @@ def works_on(s: Situation) -> LogEvent | None:
 
 
 def _words(line: OwnLine) -> str:
-    """Without what a bar draws."""
-    return line.words.partition("%|")[0]
+    """Without what a bar draws, and the name of the item behind a count that stands in its line's first words."""
+    words = line.words.partition("%|")[0]
+    told, count, _ = words.partition("#/#")
+    return told + count if count else words
 
 
 def _last_of_work(s: Situation, first: LogEvent, rank: int | None, lines: Sequence[OwnLine]) -> OwnLine | None:
@@ -280,7 +293,7 @@ def uneven_amounts(s: Situation) -> Sequence[Amount]:
     for line in s.case.log[: min(first.order if first else _MOST_LINES, _MOST_LINES)]:
         text = line.text[:_MOST_CHARS]
         amount = _AMOUNT.search(text)
-        if amount is None or OF_LIBRARIES.search(text):
+        if amount is None or OF_LIBRARIES.search(text) or _OF_A_COMPILER.search(text):
             continue
         own = _OWN.search(text)
         rank = line.rank if line.rank is not None else int(own[1]) if own else None

@@ -63,9 +63,10 @@ def before_the_wait(s: Situation) -> Sequence[OwnLine]:
     if first is None:
         return own_lines(s)
     spoke: dict[int | None, int] = {}
-    for event in s.events.of("watchdog."):
-        if event.rank is not None:
-            spoke.setdefault(event.rank, event.order)
+    named = [(x.rank, e.order) for x in s.watchdogs.timed_out for e in x.events]
+    for rank, order in (*named, *((e.rank, e.order) for e in s.events.of("watchdog."))):
+        if rank is not None:
+            spoke[rank] = min(order, spoke.get(rank, order))
     return [x for x in own_lines(s) if x.order < spoke.get(x.rank, first.order)]
 
 

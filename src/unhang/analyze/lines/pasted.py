@@ -39,6 +39,11 @@ _LIBRARY_CALLS = (
     ),
 )
 _BACKWARD = frozenset({"_engine_run_backward", "run_backward"})
+# Before torch 2.2 the innermost one of Python; what a hook calls stands above it.
+_AUTOGRAD = ("torch/autograd/__init__.py", "torch/_tensor.py", "torch/tensor.py")
+# The processor waits for what was given to the device, whatever that waits for.
+_OF_DEVICE = frozenset({"synchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"})
+_CUDA = lazy_pattern(r"torch/(?:cuda|xpu|npu|hpu|accelerator)/|torch_npu/")
 _LOADER = lazy_pattern(
     r"torch/utils/data/|torchdata/|webdataset/|/data/iterators|data_?loader|litdata|streaming/base|ffcv/loader"
 )
@@ -80,7 +85,8 @@ _LAUNCHERS = lazy_pattern(
 class Doing(NamedTuple):
     """What one rank, or several under one heading, did.
 
-    `kind`: collective, loader, lock, ending, idle (a worker that waits for its next task), worker (a process of a rank's loader), user.
+    `kind`: collective, device (it waits for its own device), loader, lock, ending, idle (a worker that waits for its next task), worker (a process
+    of a rank's loader), user.
     `what`: the collective. `caller`: the first frame of the program itself.
     `beside`: that of another thread of the process, or of a library, which is in a collective as well.
     """
@@ -139,13 +145,19 @@ def _printed_alone(s: Situation, stacks: Sequence[tuple[int, ThreadStack]]) -> l
     return [_doing(f"rank {rank}", (rank,), stack.frames, LogLine("", stack.source)) for rank, stack in alone]
 
 
+_GAVE_UP = ("NCCL communicator was aborted on rank", "caught collective operation timeout")
+
+
 def _interrupted(s: Situation) -> Iterator[Doing]:
-    """Of ranks that were interrupted, by their tracebacks."""
+    """Of ranks that were interrupted, or whose wait torch's watchdog gave up, by their tracebacks."""
     for e in errors_of(s):
         is_shown = e.frames and e.order < len(s.case.log) and not any(_LAUNCHERS.search(f.file) for f in e.frames)
-        if is_shown and e.error.type.endswith("KeyboardInterrupt"):
+        by_hand, given_up = e.error.type.endswith("KeyboardInterrupt"), any(x in e.error.message for x in _GAVE_UP)
+        if is_shown and (by_hand or given_up):
             ranks = () if e.rank is None else (e.rank,)
-            yield _doing("".join(f"rank {r}" for r in ranks), ranks, e.frames, s.case.log[e.order])
+            doing = _doing("".join(f"rank {r}" for r in ranks), ranks, e.frames, s.case.log[e.order])
+            if by_hand or doing.kind == "collective":
+                yield doing
 
 
 def _doing(
@@ -198,6 +210,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
     goes_through_loader = any(_LOADER.search(f.file) and f.function in _FETCHES for f in frames[:14])
     if goes_through_loader and not (_WAITS | _FETCHES).isdisjoint(names[:6]):
         return "loader", ""
+    if names[:1] == ["backward"] and top[0].file.endswith(_AUTOGRAD):
+        return "collective", "backward"
     for f, name in zip(top, names, strict=True):
         if _COLLECTIVES.fullmatch(name) and (_COMMUNICATES.search(f.file) or not f.file):
             return "collective", name
@@ -208,6 +222,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
         for part, functions, what in _LIBRARY_CALLS:
             if name in functions and part in f.file:
                 return "collective", what
+    if names[:1] and names[0] in _OF_DEVICE and (_CUDA.search(top[0].file) or not top[0].file):
+        return "device", names[0]
     at = next((i for i, f in enumerate(top) if _IDLE.search(f"{f.file} {f.function}")), None)
     if at is not None and all(_TAKES_TASKS.search(f.file) for f in top[:at]):
         return "idle", ""

@@ -121,14 +121,14 @@ def leaves_the_pass(s: Situation, odd: Sequence[TimedOut], others: Sequence[Time
     if {x.op for x in odd} & {x.op for x in others if "GATHER" in x.op}:
         return False
     ranks, rest = ({x.rank for x in side if x.rank is not None} for side in (odd, others))
-    if _ends_pass(s, ranks) or _had_fewer_rounds(s, ranks, rest):
+    if ends_pass(s, ranks) or _had_fewer_rounds(s, ranks, rest):
         return True
     is_small = all(0 < (x.numel_in or 0) <= _SMALL for x in odd) and {x.rank for x in odd} != {0}
     reduces = all("REDUCE" in x.op and (x.numel_in or 0) >= BUCKET_ELEMENTS for x in others)
     return is_small and reduces and is_near_its_end(s.events)
 
 
-def _ends_pass(s: Situation, wanted: Collection[int]) -> bool:
+def ends_pass(s: Situation, wanted: Collection[int]) -> bool:
     """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said.
 
     Last of all, or before its wait: behind that a rank may print its traceback.

@@ -42,7 +42,9 @@ _LEVEL = lazy_pattern(r"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")
 _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
 _ROUNDS = r"(?:(?:mini|micro)[ _-]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
 _BEFORE_ROUNDS = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_ROUNDS}\b", re.IGNORECASE)
-_BEHIND_ROUNDS = lazy_pattern(rf"\b(?:num_|n_|number of )?{_ROUNDS}[ :=]{{1,3}}$", re.IGNORECASE)
+_OF_WHAT = r"(?:epoch|pass|rank|gpu|worker|process|node|device|split|train\w*|valid\w*|eval\w*|test|loader|dataset)"
+_WHICH = rf"(?:[ _](?:loaded|found|available|total|planned|(?:per|in|of|for)(?:[ _](?:an?|the|each|this|one))?[ _]{_OF_WHAT}))?"
+_BEHIND_ROUNDS = lazy_pattern(rf"\b(?:num_|n_|number of )?{_ROUNDS}{_WHICH}[ :=]{{1,3}}$", re.IGNORECASE)
 _DATA = (
     r"(?:samples|examples|patches|rows|sequences|prompts|experiences|images|items|documents|records|utterances|graphs)"
 )
@@ -52,8 +54,7 @@ _BEHIND_DATA = lazy_pattern(
     re.IGNORECASE,
 )
 _BATCH_NUMBER = lazy_pattern(r"\bbatch(?:[_ ](?:idx|index|number|nr))?[ :=]{1,3}$", re.IGNORECASE)
-_EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
-_FEWEST, _TWO, _MOST_KINDS = 2, 2, 12
+_EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END, _FEWEST, _TWO, _MOST_KINDS = 2, 2, 3, 400, 2, 2, 12
 
 
 class Apart(NamedTuple):
@@ -320,8 +321,7 @@ def lacks_data(s: Situation) -> Apart | None:
 
 
 _TOOK = lazy_pattern(r"(?<![\w.:])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes|h|hours?)\b(?![/.])")
-_UNIT_S = {"m": 60, "h": 3600}
-_MANY_TIMES, _LEAST_TOOK, _SHARE_OF_LIMIT = 10, 3, 0.9
+_UNIT_S, _MANY_TIMES, _LEAST_TOOK, _SHARE_OF_LIMIT = {"m": 60, "h": 3600}, 10, 3, 0.9
 
 
 class TookLonger(NamedTuple):

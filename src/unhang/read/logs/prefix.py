@@ -173,7 +173,7 @@ MAX_SAMPLE = 2000
 
 _TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?|rank(\d{1,7}): ")
 _PRINTED_RANK = re.compile(r"\[rank(?:: |=)(\d{1,7})\]:? ")
-_LOCAL_RANK = re.compile(r"\[(?:default|trainer|worker)(\d{1,5})\]:")
+_LOCAL_RANK = re.compile(r"\[(?:(?:default|trainer|worker)(\d{1,5})\]:|[Ll]ocal[ _-]?[Rr]ank[ :=]?(\d{1,5})\]:? )")
 _MPIRUN = re.compile(
     r"\[(?:(?:[\w.-]{1,80}@)?\d{1,9},)?(?:mpirank:)?(\d{1,7})(?:,([\w.-]{1,80}))?\](?:\[[^\]\s]{1,80}\])?<std(?:out|err|diag)>: ?"
 )
@@ -331,7 +331,7 @@ def _bracket(head: Head, body: str) -> bool:
     if match := _TORCH_RANK.match(body):
         head.torch_ranks.append(int(match[1]))
     elif match := _LOCAL_RANK.match(body):
-        head.local_rank = int(match[1])
+        head.local_rank = int(match[1] or match[2])
     elif (match := _MPIRUN.match(body)) is not None:
         head.task = int(match[1])
         head.host = head.host or match[2] or ""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from unhang.read.logs.clock import Stamp
 
 _NCCL_RANK = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7})\b")
+_CHANNEL = re.compile(r"\bChannel \d+(?:/\d+)? : (\d{1,7})\[\w+\] -> (\d{1,7})\[\w+\] (\[receive\])?")
 _OWN_RANK = re.compile(r"\[Rank (\d{1,7})\]")
 _GLOBAL_RANKS = re.compile(r"\bglobal_ranks=\[(\d{1,7})")
 _SEVERAL_NODES = re.compile(r"\bgroup_world_size=(?:[2-9]|[1-9]\d+)\b|\bgroup_rank=[1-9]|--nnodes[= ](?:[2-9]|[1-9]\d)")
@@ -28,12 +30,14 @@ _ACTOR_PID = re.compile(r"^\s+pid: (\d{1,9})\s*$")
 _LISTED = re.compile(r"\s*- \([^()]{0,160}\bpid=(\d{1,9})\) world_rank=(\d{1,7}), local_rank=")
 # The raylet's word on one worker; a line that stands for several names one of them.
 _DEAD_WORKER = re.compile(r"\bWorker PID: (\d{1,9}) (?!.*\[repeated \d)")
+# Ray's word on the one that it ended for want of memory.
+_OUT_OF_MEMORY = re.compile(r"^Memory on the node \(.{0,200}\) where the task \(.{0,200}?\bpid=(\d{1,9}), memory used=")
 _NOTHING = re.compile(r"(?!)")
 _ACTOR_PART = re.compile(r"^\s+(?:name|namespace|ip): |^The actor ")
 _PARTS_OF_ONE = "enable_dp_attention=True"
 _LEAST_PARTS = 3
 MAX_COLUMN, MAX_COMPARED = 512, 200
-_BEGINS = "Traceback (most recent call last):"
+_BEGINS, _FRAME = "Traceback (most recent call last):", '  File "'
 
 
 class RankBook:
@@ -48,7 +52,7 @@ class RankBook:
         self._outer_is_local = any(len(set(h.torch_ranks)) > 1 for h in heads)
         self._tasks_are_ranks = _tasks_are_ranks(heads)
         self._locals = _ranks_of_locals(heads, self._outer_is_local)
-        self._pids: dict[Hashable, int] = {**_ranks_of_devices(heads), **_ranks_of_pids(heads)}
+        self._pids = {**_ranks_of_channels(heads), **_ranks_of_devices(heads), **_ranks_of_pids(heads)}
         self._said = _ranks_said(heads)
         self._given_pids = {**_ranks_listed(heads), **ranks_by_pid}
         self._replicas_are_parts = _are_parts_of_one(heads)
@@ -104,7 +108,9 @@ def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
         is_bare = head.pid is None and head.rank is None and not head.torch_ranks
         if is_bare and "Process " in head.body and (match := _SPY_HEAD.match(head.body)):
             rank, part = book.rank_of_pid(int(match[1])), _SPY_PART
-        elif is_bare and "Worker PID: " in head.body and (match := _DEAD_WORKER.search(head.body)):
+        elif (is_bare and "Worker PID: " in head.body and (match := _DEAD_WORKER.search(head.body))) or (
+            is_bare and "memory used=" in head.body and (match := _OUT_OF_MEMORY.match(head.body))
+        ):
             rank, part = book.rank_of_pid(int(match[1])), _NOTHING
         elif is_bare and "pid: " in head.body and (match := _ACTOR_PID.match(head.body)):
             rank, part = book.rank_of_pid(int(match[1])), _ACTOR_PART
@@ -143,7 +149,7 @@ def pass_on_columns(heads: Sequence[Head]) -> None:
 
 def _column(head: Head) -> tuple[str, int, str] | None:
     """What stands before the number, the number, and what comes behind it, without digits; None where the line tells its rank otherwise."""
-    if head.torch_ranks or head.rank is not None or head.local_rank is not None or head.task is not None:
+    if _is_named(head) or head.task is not None or head.nccl_host:  # NCCL tells the device there
         return None
     match = _COLUMN.search(head.body, 0, _MOST_BEFORE + 12)
     if match is None or match.start() > _MOST_BEFORE:
@@ -162,23 +168,31 @@ def _takes_turns(wordings: Iterable[Sequence[int]], highest: int) -> bool:
     return 1 < count <= MAX_COLUMN and highest < count and len(whole) >= _LEAST_WORDINGS and is_mixed
 
 
-def pass_on_tags(heads: Iterable[Head]) -> None:
-    """Loggers that tag a line with its rank print an exception as one message: the lines behind the first one have no tag."""
+def pass_on_tags(heads: Sequence[Head]) -> None:
+    """Loggers that tag a line with its rank print an exception as one message: the lines behind the first one have no tag.
+
+    Where it is the first one that has none, and the next is its first frame, it is of that rank.
+    """
     tagged: dict[Hashable, Head] = {}
     for head in heads:
         where = (head.host, head.task, head.pid)
-        first, is_named = (
-            tagged.get(where),
-            bool(head.torch_ranks) or head.rank is not None or head.local_rank is not None,
-        )
+        first, is_named = tagged.get(where), _is_named(head)
         if (
             first is not None and not is_named and len(head.stamps) < len(first.stamps)
         ):  # a collector may stamp each line
-            head.tensor_rank, head.replica = first.tensor_rank, first.replica
+            head.tensor_rank, head.replica, head.rank = first.tensor_rank, first.replica, first.rank
         elif is_named or head.stamps:
             tagged.pop(where, None)
-            if head.tensor_rank is not None and head.body.rstrip().endswith(_BEGINS):
+            has_tag = head.tensor_rank is not None or (head.rank is not None and head.stamps)
+            if has_tag and head.body.rstrip().endswith(_BEGINS):
                 tagged[where] = head
+    for head, behind in pairwise(heads):
+        if not _is_named(head) and behind.body.startswith(_FRAME) and head.body.rstrip().endswith(_BEGINS):
+            head.torch_ranks, head.rank, head.local_rank = [*behind.torch_ranks], behind.rank, behind.local_rank
+
+
+def _is_named(head: Head) -> bool:
+    return bool(head.torch_ranks) or head.rank is not None or head.local_rank is not None
 
 
 def _node(head: Head) -> Hashable:
@@ -320,6 +334,17 @@ def _ranks_of_one_node(heads: Sequence[Head]) -> dict[Hashable, int]:
     if not is_whole or any(h.torch_ranks or h.rank is not None for h in heads if h.nccl_host):
         return {}
     return {who: next(iter(of)) for who, of in devices.items()}
+
+
+def _ranks_of_channels(heads: Iterable[Head]) -> dict[Hashable, int]:
+    """Processes -> rank, by the ends of NCCL's channels that they set up, where each that speaks has one rank, and all are those from 0 on."""
+    said: dict[Hashable, set[int]] = {}
+    for head in heads:
+        if head.nccl_host and head.pid is not None:
+            of, match = said.setdefault((head.nccl_host, head.pid), set()), _CHANNEL.search(head.body)
+            of |= {int(match[2] if match[3] else match[1])} if match else set()
+    ranks = {who: next(iter(of)) for who, of in said.items() if len(of) == 1}
+    return ranks if len(ranks) == len(said) > 1 and sorted(ranks.values()) == list(range(len(ranks))) else {}
 
 
 def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:

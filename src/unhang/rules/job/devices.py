@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from unhang.analyze.lines.unshared import alone_in_use, computing_on_one, on_one_device
@@ -12,6 +13,11 @@ from unhang.rules.failure import in_trouble
 from unhang.rules.log_lines import found_in, still_starting, sure_beside
 
 OF_DEVICES = ("devices", "known", "settings")
+_COUNTED = re.compile(
+    r"assert (?:torch\.cuda\.device_count\(\) > [\w.]*local_?rank\b|[\w.]*local_?rank < torch\.cuda\.device_count\(\))",
+    re.IGNORECASE,
+)
+_MOST_OF_NODE = 64
 
 
 def by_use(s: Situation) -> Iterator[Found]:
@@ -42,3 +48,11 @@ def _held_by_one(s: Situation) -> Iterator[Found]:
             say="same",
             fixes=OF_DEVICES,
         )
+
+
+def beyond_the_devices(s: Situation) -> tuple[int, ...]:
+    """As many of the last ranks of one node as found no device for their local rank: there are devices for the numbers before."""
+    size, failed = s.case.job.world_size or 0, s.events.of("device.too_few")
+    is_one = all(e.number("nodes") == 1 for e in s.events.of("launchers.nodes"))
+    is_counted = is_one and all(_COUNTED.search(e.text) for e in failed)
+    return tuple(range(size - len(failed), size)) if is_counted and 0 < len(failed) < size <= _MOST_OF_NODE else ()

@@ -219,11 +219,15 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
 
 
 def _stood_still(s: Situation, ended: Sequence[LogEvent]) -> bool:
-    """Whether a scheduler, at the end of the job's time or without a reason, ended a job that had begun and had not moved for most of its time: that may have hung."""
+    """Whether who ended a job at the end of its time, or without a reason, ended one that had begun and had not moved for most of its time: it may have hung.
+
+    Who: a scheduler, or a service for tests.
+    """
     said = [e for e in ended if e.kind == "ending.cancelled"]
     limits = ended[:1] == said[:1] and all(not e["why"] or _OF_TIME.search(e["why"]) for e in said)
     is_bare = not any(e["why"] for e in said)  # then the signals behind its word are all that it did
     limits = limits and all(e in said or (is_bare and e.kind in SIGNALS) for e in ended)
+    limits = limits or any(e.order < ended[0].order for e in s.events.of("ending.time_limit"))
     told = sum(bool(line.text.strip()) for line in s.case.log[: ended[0].order])
     moves = [e for e in s.events if (e.is_progress and e["percent"] != "100") or e.kind == "work.saved"]
     moves = [e for e in moves if e.order < ended[0].order]

@@ -8,16 +8,16 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePath
 
-from unhang.analyze.by_kind import Events
 from unhang.analyze.lines import logged_calls
 from unhang.analyze.lines.first_errors import SeenError, errors_of
 from unhang.analyze.lines.log_progress import failed_by_itself
 from unhang.analyze.lines.pasted import threads_apart
 from unhang.analyze.lines.phases import leaves_the_pass
+from unhang.analyze.lines.stalled_tensors import missed_by, reports
 from unhang.analyze.lines.told_apart import rounds_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits.open_calls import CPU_GENERATOR
-from unhang.model import EvidenceLine, Fix, Frame, LogEvent
+from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, OF_THE_DATA, OF_THE_PROGRAM, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule
@@ -296,8 +296,8 @@ def _has_left(ahead: logged_calls.TimedOut, behind: logged_calls.TimedOut) -> bo
 @rule("submitted-apart")
 def submitted_apart(s: Situation) -> Iterator[Found]:
     """The first report of Horovod in which each side misses something."""
-    for lines in _reports(s.events):
-        missing = _missed_by(lines, s.case.job.world_size == _TWO)
+    for lines in reports(s.events):
+        missing = missed_by(lines, s.case.job.world_size == _TWO)
         if any(a - b and b - a for a, b in combinations(list(missing.values())[:_MOST_TENSORS], 2)):
             ranks = sorted(set().union(*missing.values()))
             odd = logged_calls.minority(
@@ -307,31 +307,6 @@ def submitted_apart(s: Situation) -> Iterator[Found]:
             sides = "; ".join(f"{w.name_ranks(sorted(who))} did not submit {tensor}" for tensor, who in some)
             yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=OF_THE_PROGRAM)
             return
-
-
-def _reports(events: Events) -> Iterable[Sequence[LogEvent]]:
-    """The lines of each report."""
-    lines: list[LogEvent] = []
-    for event in events.of("horovod.stalled", "horovod.missing", "horovod.missing_for"):
-        if event.kind == "horovod.stalled":
-            yield tuple(lines)
-            lines = []
-        else:
-            lines.append(event)
-    yield tuple(lines)
-
-
-def _missed_by(lines: Sequence[LogEvent], of_two: bool) -> Mapping[str, frozenset[int]]:
-    """Tensor -> the ranks that did not submit it. A list that was cut short ("...") tells nothing of the rest, but of two ranks one has submitted it."""
-    found: dict[str, set[int]] = {}
-    for event in lines:
-        if event.kind == "horovod.missing":
-            ranks = {int(r) for r in event["missing"].split(",") if r.strip().isdecimal()}
-            found.setdefault(event["tensor"], set()).update(ranks)
-        elif (of_two or not event["tensors"].rstrip().endswith("...")) and (rank := event.number("rank_")) is not None:
-            for tensor in event["tensors"].split(","):
-                found.setdefault(tensor.strip(), set()).add(rank)
-    return {tensor: frozenset(ranks) for tensor, ranks in found.items()}
 
 
 _RAN_OUT = re.compile(r"Timed out waiting \d+ ?ms for (?:recv|send) operation")

@@ -13,7 +13,7 @@ from unhang.model import EvidenceLine, Frame, LogEvent, grouped, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import has_worked, somebody_died
-from unhang.rules.log_lines import found_in, in_order, not_outlived
+from unhang.rules.log_lines import found_in, in_order, not_outlived, ranks_in, still_starting
 
 # Of interfaces and addresses.
 _NAMED = ("fabric.no_interface", "fabric.no_family", "fabric.bind_failed", "gloo.family_mismatch", "gloo.no_interface")
@@ -34,6 +34,10 @@ _WAYS = ("choose", "open", "host network", "no longer timeout")
 _LOCAL = ("169.254.", "fe80:", "172.17.0.")  # of a link or of Docker's bridge: no other node has a way there
 # Of open connections.
 _BROKEN = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
+_JOINED = ("store.barrier_waiting", "store.barrier_timed_out", "store.clients_joined")
+_OF_CONNECTIONS = ("overlay", "who drops", "no timeout")
+_RESET, _ON_THE_WAY = 104, (104, 110)  # ECONNRESET, ETIMEDOUT
+_AT_THE_STORE = ("again", "overlay", "who drops")
 _SENDING = frozenset({"write", "writev", "send", "sendmsg"})
 # Of settings.
 # What the two ends of a connection must agree on: it decides into which pieces a message is cut.
@@ -189,21 +193,35 @@ def _weight(event: LogEvent) -> float:
 
 @rule("network-unstable")
 def network_unstable(s: Situation) -> Found | None:
-    """What NCCL said of open connections; else what all ranks say of theirs."""
+    """What NCCL said of open connections; else what torch said of those to the store; else what all ranks say of theirs."""
     lost, resets = s.events.of("fabric.connection_lost"), s.events.of("fabric.connection_reset")
     both = {e["call"] in _SENDING for e in resets} == {True, False}
     events = in_order(lost, resets if both or lost else ())
     if s.events.has("nccl.echo_peer_closed") and not lost:
         events = ()  # an orderly end of a connection: its process ended, and the resets may be that as well
     if events and not somebody_died(s, events):
-        return found_in(s, events, 0.8 if lost else 0.72, (), say="seen")
+        return found_in(s, events, 0.8 if lost else 0.72, (), say="seen", fixes=_OF_CONNECTIONS)
+    if refused := _reset_at_the_store(s):
+        joined, ranks = max(s.events.of(*_JOINED), key=lambda e: e.number("joined") or 0), ranks_in(refused)
+        words = {"who": w.name_ranks(ranks), "joined": joined["joined"], "host": refused[0]["host"]}
+        return found_in(s, (*refused, joined), 0.83, ranks, words=words, say="joining", fixes=_AT_THE_STORE)
     broken = _broken_everywhere(s)
     if not broken:
         return None
     words = {"who": w.name_ranks(sorted(f.rank for f in broken))}
     errors = [(f.rank, f.error) for f in broken[:4] if f.error]
     evidence = [EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message[:200]}") for rank, e in errors]
-    return Found(0.72, (), evidence, words, say="everywhere")
+    return Found(0.72, (), evidence, words, say="everywhere", fixes=_OF_CONNECTIONS)
+
+
+def _reset_at_the_store(s: Situation) -> list[LogEvent]:
+    """Connections to the store that were reset in the start, while it counted more ranks than failed so: it is there, and not each of them came through."""
+    refused = still_starting(s, s.events.of("store.connect_refused"))
+    resets = [e for e in refused if e.number("errno") in _ON_THE_WAY and e.rank is not None]
+    if all(e.number("errno") != _RESET for e in resets):
+        return []
+    joined = [e.number("joined") or 0 for e in s.events.of(*_JOINED) if e.order > resets[0].order]
+    return resets if max(joined, default=0) > len({e.rank for e in resets}) else []
 
 
 def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:

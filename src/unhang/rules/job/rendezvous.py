@@ -113,7 +113,9 @@ def _of_endpoint(s: Situation, events: Sequence[LogEvent], kinds: set[str]) -> f
 
 
 BARRIERS = ("store.barrier_timed_out", "store.barrier_waiting")
-_COUNTED = ("store.clients_joined", "elastic.rendezvous_timed_out", "launchers.node_unreachable", "hccl.unconnected")
+_COUNTED = (
+    "store.clients_joined", "elastic.rendezvous_timed_out", "launchers.node_unreachable", "hccl.unconnected", "store.unregistered"
+)  # fmt: skip
 _DEFAULT_KEYS = ("", "0", "1", "default_pg")
 _MAX_NAMED_WORLD, _MOST_AFTER, _MISUSE = 4096, 10, "launcher-misuse"
 
@@ -152,7 +154,8 @@ def _incomplete(s: Situation) -> list[LogEvent]:
     if was_killed(s):
         return []
     steps = s.events.of("progress.step")
-    counted = [*s.events.of(*_COUNTED), *_least_joined(s)]
+    listed = ("store.absent_task",) if s.events.has("store.unregistered") else ()
+    counted = [*s.events.of(*_COUNTED, *listed), *_least_joined(s)]
     # After a step, which takes all nodes, a session that ends is the end of the job there.
     counted = [e for e in counted if e.kind != "launchers.node_unreachable" or not steps or steps[0].order > e.order]
     again = s.events.has("elastic.rendezvous_done", "elastic.restarting", "elastic.worker_failed")
@@ -184,8 +187,8 @@ def _who_came(events: Sequence[LogEvent]) -> str:
     if count is not None:
         where = "the start" if count["expected"] or _is_default(count) else "the making of a later group"
         return f"only {count['joined']} of {count['expected'] or count['world_size']} members came to {where}"
-    if absent := next((e["absent"] for e in events if e["absent"]), ""):
-        return f"rank{'s' * (',' in absent)} {absent} did not connect to the root in time"
+    if absent := sorted({int(n) for e in events for n in e["absent"].replace(",", " ").split()}):
+        return f"{w.name_ranks(absent)} did not connect to the root in time"
     if any(e.kind == "launchers.node_unreachable" for e in events):
         return "the launcher could not log in to a node: its ranks were never started"
     return "not all members came to the rendezvous"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.activity import OF_RAY
 from unhang.analyze.lines.pasted import Doing, doings_of
+from unhang.analyze.lines.phases import ends_pass
 from unhang.analyze.program.callpath import Fork, fork_of, line_to_look_at
 from unhang.analyze.program.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.program.source import lines_that_call_the_same, surroundings
@@ -23,7 +24,7 @@ from unhang.analyze.waits.polling import blocked_loop
 from unhang.analyze.waits.standing import Stand, has_all_calls, sides, stands
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, grouped, user_frames
 from unhang.rules import wording as w
-from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition
+from unhang.rules.advice import OF_THE_DATA, fixes_of, gate_of, said_plainly, say_the_condition
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.host_waits import threads_for
 from unhang.rules.wording import both
@@ -40,7 +41,7 @@ def stacks_disagree(s: Situation) -> Found | None:
     named = [d for d in doings_of(s) if d.ranks]
     if not named:
         return _nobodys(s, doings_of(s))
-    waiting = [d for d in named if d.kind in ("collective", "idle")]
+    waiting = [d for d in named if d.kind in ("collective", "device", "idle")]
     ways: dict[tuple[str, str], list[Doing]] = {}
     fork = _fork_in_one_call(waiting)
     for d in waiting:
@@ -48,12 +49,9 @@ def stacks_disagree(s: Situation) -> Found | None:
         place = "" if called_by is None else str(called_by) if fork else called_by.function
         ways.setdefault(("", "") if d.kind == "idle" else (d.what, place), []).append(d)
     calls = {what for what, _ in ways}
-    if (
-        len(named) != len(waiting)
-        or len(ways) < 2
-        or (len(calls) < 2 and any(not place for _, place in ways))
-        or calls == {""}
-    ):
+    is_bare = len(calls) < 2 and any(not place for _, place in ways)
+    is_bare = is_bare or (not fork and any(d.kind == "device" for d in waiting))
+    if len(named) != len(waiting) or len(ways) < 2 or is_bare or calls == {""}:
         return None
     ranks_of = {way: sorted({r for d in found for r in d.ranks}) for way, found in ways.items()}
     fewest = min(map(len, ranks_of.values()))
@@ -67,15 +65,23 @@ def stacks_disagree(s: Situation) -> Found | None:
         if culprits
         else "No way has fewer ranks than the others.",
     }
-    evidence = [w.stack_of(d) for d in waiting[:6]]
     where = ways[odd[0]][0]
+    done = _done_with_the_pass(s, waiting)
     return Found(
         0.85 if len(calls) > 1 and all(calls) else 0.7,
-        culprits,
-        evidence,
+        done or culprits,
+        [w.stack_of(d) for d in waiting[:6]],
         words,
         location=(fork.get(where.ranks) or where.caller) if culprits else None,
+        cause="uneven-inputs" if done else "",
+        fixes=OF_THE_DATA if done else None,
     )
+
+
+def _done_with_the_pass(s: Situation, waiting: Sequence[Doing]) -> tuple[int, ...]:
+    """The ranks that said last that their pass over the data ends, where all others are in its backward."""
+    done, within = ({r for d in waiting if (d.what == "backward") is is_in for r in d.ranks} for is_in in (False, True))
+    return tuple(sorted(done)) if within and done and ends_pass(s, done) else ()
 
 
 @rule("rpc-threads-taken", needs=("stacks",))
@@ -123,7 +129,7 @@ def _nobodys(s: Situation, found: Sequence[Doing]) -> Found | None:
 def _fork_in_one_call(waiting: Sequence[Doing]) -> dict[tuple[int, ...], Frame]:
     """The lines of one function, outside of torch, from which ranks came into the same collective; nothing where their ways are one."""
     paths = [d.frames[::-1] for d in waiting]
-    if len({d.what for d in waiting}) != 1 or waiting[0].kind != "collective":
+    if len({d.what for d in waiting}) != 1 or waiting[0].kind == "idle":
         return {}
     depth = next(
         (i for i, frames in enumerate(zip(*paths, strict=False)) if len({(f.file, f.line) for f in frames}) > 1), None

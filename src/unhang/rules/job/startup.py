@@ -19,7 +19,7 @@ from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import first_exception, frame_of, is_file_race, name_or, names_cause, text_of
-from unhang.rules.job.devices import OF_DEVICES, by_use
+from unhang.rules.job.devices import OF_DEVICES, beyond_the_devices, by_use
 from unhang.rules.job.rendezvous import BARRIERS, excess
 from unhang.rules.log_lines import (
     BESIDE_ANOTHER_ERROR,
@@ -213,7 +213,7 @@ def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]
         failed = ((r, x) for r, x in s.case.ranks.items() if x.error or (x.exit is not None and (x.exit.code or 0) > 0))
         ended = {r: x.error for r, x in failed}
         found = {r for r, error in ended.items() if error is None or "device.invalid_ordinal" in kinds_in(error.text)}
-    return tuple(sorted(found))
+    return tuple(sorted(found)) or beyond_the_devices(s)
 
 
 _LOST = (
