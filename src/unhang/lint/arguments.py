@@ -10,7 +10,7 @@ from unhang.lint import known, sorts
 from unhang.lint.grids import found_in_source
 from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.libraries import Collective
-from unhang.lint.loaders import NUMBER
+from unhang.lint.samplers import NUMBER
 from unhang.lint.special import is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
 

@@ -16,7 +16,7 @@ from unhang.lint.keeping import note_plateau
 from unhang.lint.libraries import Collective
 from unhang.lint.logged import own_metric
 from unhang.lint.passing import MAY_MISS, Passing
-from unhang.lint.picks import found_in_pick
+from unhang.lint.picks import batch_drawn, found_in_pick
 from unhang.lint.replicas import is_for_core, replica
 from unhang.lint.single import found_in_call
 from unhang.lint.special import (
@@ -67,11 +67,10 @@ _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
-_PROCESSES = {"Process", "spawn", "start_processes"}
 _JOINS = {
     *("torch.cat", "torch.concat", "torch.stack", "numpy.concatenate", "numpy.stack", "torch.utils.data.TensorDataset"),
 }  # fmt: skip
-_RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
+_RUNS, _PROCESSES = {"submit", "run_in_executor", "to_thread"}, {"Process", "spawn", "start_processes"}  # these call it
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _WRITES = {"copy", "copyfile", "move", "write_text", "write_bytes", "save", "savez", "save_file", "dump"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
@@ -122,7 +121,7 @@ class Calls(Passing):
         found_in_call(self, name, full, node, args)
         if callee.dep & DRAWN or callee.params:
             found_in_pick(self, node, callee)
-        given = self._called(node, callee, full, owner, base, name, args)
+        given = batch_drawn(self, base, name, self._called(node, callee, full, owner, base, name, args))
         self.last_given = args
         return given
 
@@ -342,7 +341,7 @@ class Calls(Passing):
         if given is not None and made.op not in GROUPS:
             group = self.group_of(given)
         is_plain = keeps_whole(self, node, made.op)
-        doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
+        doubt = DOUBT * (is_of_tpu and self.link.trains)  # done on a TPU instead
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
         if name.startswith("gather"):
             found_in_call(self, "gathered", made.op, node, args)
@@ -356,6 +355,8 @@ class Calls(Passing):
                 if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
                 self.env[expr.path] = agreed_in(self, group, old)
+        if made.op == "reduce" and not group and node.args and isinstance(node.args[0], Ref):
+            self.env[node.args[0].path] = Value(LOSS, sort=sorts.TEST)  # one rank alone has the sum
         if made.op in GROUPS:
             return made_group(self, node, made.op, name, args)
         return Value(sort=sorts.AGREED) if made.returns else PLAIN

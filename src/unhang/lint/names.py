@@ -17,6 +17,7 @@ from unhang.lint.special import (
 from unhang.lint.values import (
     DATA,
     DOUBT,
+    DRAWN,
     LOCAL,
     LONGEST,
     LOSS,
@@ -107,6 +108,8 @@ class Names:
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
         self._goes_on: tuple[Any, ...] | None = None  # the setting by which any other one goes round for ever
         self._is_uneven_round = False  # what it gives in a round of its endless loop
+        self.filtered = self.evens = 0  # loops around over a share out of which items drop; over one that is even
+        self._ends_as: tuple[Any, ...] | None = None  # what sort of share a generator is
         self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)
 
@@ -234,8 +237,9 @@ class Names:
             value = env.get(prefix) or self.attribute(value, name)
         if value is PLAIN and self.link.by_state and (kept := self.link.kept_by_state(path)) is not None:
             return kept
-        if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
-            return value._replace(group=path.rpartition(".")[0])
+        owner = path.rpartition(".")[0]
+        if value.sort == ("rank",) and not (value.group or head == owner or known.is_of_job(owner)):
+            return value._replace(group=owner)  # the rank in `self.gang`
         return value
 
     def _from_outside(self, name: str) -> Value | None:
@@ -266,6 +270,8 @@ class Names:
         if kind in ("obj", "super", "class") and (found := self._of_object(sort, name)) is not None:
             return found
         if name in _TENSOR_FACTS:
+            if name == "shape" and sort == sorts.OF_DRAWN:
+                return Value(DRAWN, sort=sorts.LENGTH)
             if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
                 part = LOSS if sort is None and v.dep & OWN_BATCH else 0
                 return Value(v.dep & DATA | part, v.params, sorts.LENGTH if kind != "ragged" else None)

@@ -21,7 +21,7 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
 from unhang.lint.nones import as_asked_for
 from unhang.lint.picks import picked
-from unhang.lint.samplers import is_evened, is_filled_up, is_part_of, is_rounded_up
+from unhang.lint.samplers import is_evened, is_filled_up, is_part_of, is_rounded_up, is_turn
 from unhang.lint.special import (
     COMPARISONS,
     as_test,
@@ -66,7 +66,6 @@ from unhang.lint.values import (
 )
 
 _OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
-
 _DEVICES = {"gpu", "gpu_id", "local_gpu", "proc_id"}  # each process has that of its number on the node
 _NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
 
@@ -163,12 +162,8 @@ class Operators(Names):
     def _not(self, part: Expr) -> Value:
         """What `not part` is worth."""
         v = self.value(part)
-        is_asked = (
-            v.kind == "none with"
-            or v.dep == LOCAL
-            or v.dep & NONE_BY_BATCH
-            or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
-        )
+        is_asked = v.kind == "none with" or v.dep == LOCAL or v.dep & NONE_BY_BATCH
+        is_asked = is_asked or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
         v = as_test(part, v) if is_asked else v
         if v.sort in (sorts.BLOCK_LENGTH, ("none test",)):
             return v
@@ -180,7 +175,7 @@ class Operators(Names):
             return Value(by[v.sort], sort=sorts.TEST)
         if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
             return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
-        sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
+        sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST, sorts.DEALT) else None
         return v._replace(sort=sort, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
@@ -255,7 +250,7 @@ class Operators(Names):
         elif dep in (LOCAL, DRAWN) and (a.const is None) != (b.const is None):
             return Value(dep, both.params, sorts.TEST)  # it is None on some ranks
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
-            return Value(RANK, sort=sorts.REST)
+            return Value(RANK, sort=sorts.TAKEN)
         if dep & UNEVEN and both.sort in (None, ("many", sorts.BATCH)):
             both = both._replace(sort=("share", "side"))
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
@@ -272,10 +267,12 @@ class Operators(Names):
         """A part of a list or tensor, from one place to another; None: nothing is known of it."""
         lower, upper, step = (self.value(p) for p in index.parts)
         is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE or (lower.dep & RANK and is_evened(self, base))
-        if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
-            return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
-        if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
-            return Value(UNEVEN, sort=("share", "rest"))
+        if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not (is_even and v.dep):
+            of = sorts.OWN_EVEN if is_even else ("share", "slice")
+            return Value(UNEVEN * (not is_even), sort=of) if lower.sort != ("modulo",) else PLAIN
+        if lower.dep & RANK and upper.kind == "rest" and v.sort != sorts.PADDED:
+            is_longer = upper.sort == sorts.TAKEN and lower.sort != sorts.ROUNDED_UP
+            return Value(UNEVEN, sort=sorts.LONGER if is_longer else ("share", "rest"))
         if lower.dep & RANK and upper.dep & RANK:
             if lower.sort == upper.sort == sorts.ROUNDED_UP and v.sort != sorts.PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
@@ -294,6 +291,8 @@ class Operators(Names):
             return Value(RANK)  # a rank of the group that this one is in
         if v.sort in (sorts.OWN_KEYS, sorts.BESIDE):
             return PLAIN
+        if v.sort == sorts.OF_DRAWN:
+            return v
         if v.kind in ("table", "mesh"):
             return special.in_table(v.sort, at)
         if v.kind == "words":  # of a batch
@@ -394,6 +393,8 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
+    if op in ("==", "!=") and joined.dep == RANK and is_turn(frame, parts):
+        return joined._replace(sort=sorts.DEALT, params=NO_PARAMS)
     is_open = joined.params and not joined.dep  # what the caller gives decides
     is_test = is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE, DRAWN)
     return joined._replace(sort=sorts.TEST) if is_test else joined

@@ -1,16 +1,17 @@
-"""Layers of a module that are picked by a number or a word: which one runs, each rank may have drawn for itself."""
+"""Layers of a module, or loaders, that are picked by a number or a word: which one it is, each rank may have drawn for itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from unhang.lint import sorts
-from unhang.lint.ir import Call, Found, Op, Ref
+from unhang.lint.ir import Call, Const, Expr, Found, Function, Op, Ref, calls_in
 from unhang.lint.special import name_of
-from unhang.lint.values import DRAWN, Conditional, Value
+from unhang.lint.values import DRAWN, OWN_BATCH, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
+    from unhang.lint.project import Project
 
 
 def picked(one: Value, by: Value) -> Value:
@@ -40,3 +41,36 @@ def found_in_pick(frame: Operators, node: Call, layer: Value) -> None:
         frame.link.report(frame.path, found)
     else:
         frame.later += [Conditional(i, "is drawn", found, frame.path) for i in sorted(layer.params)]
+
+
+def batch_drawn(frame: Operators, of: Value, name: str, given: Value) -> Value:
+    """What a method of one of several objects gives, which this rank has drawn: a batch of a size of its own, where each of them is made with one."""
+    if not of.dep & DRAWN or not given.dep & OWN_BATCH:
+        return given
+    project = frame.link.project
+    owners = {(file, project.function(file, at).owner) for _, file, at in project.methods_called(name)}
+    is_own = any(_takes_size(project, file, cls) for file, cls in owners if cls)
+    return Value(given.dep | DRAWN, sort=sorts.OF_DRAWN) if is_own else given
+
+
+def _takes_size(project: Project, file: int, cls: str) -> bool:
+    """`DataLoader(items, self.batch_size)`, after `self.batch_size = config["batch_size"]`."""
+    making = project.method(file, cls, "__init__")
+    function = project.function(*making) if making is not None else None
+    if function is None or "DataLoader" not in function.words:
+        return False
+    loaders = [n for n in calls_in(function.body) if name_of(n) == "DataLoader"]
+    sizes = [size for n in loaders if (size := n.given("batch_size", 1)) is not None]
+    bound = [v for n in function.bindings for t, v in n.pairs() if t in sizes]
+    return any(_is_entry(function, e) for e in (*sizes, *bound))
+
+
+def _is_entry(function: Function, e: Expr) -> bool:
+    """`config["batch_size"]`, `config.batch_size`, of a parameter."""
+    match e:
+        case Op(op="[]", parts=[Ref(path=path), Const(value=str())]):
+            return path in function.parameters
+        case Ref(path=path):
+            head, _, last = path.partition(".")
+            return bool(last) and head != "self" and head in function.parameters
+    return False

@@ -180,6 +180,10 @@ def _tensors(frame: Operators, made: Collective, node: Call, args: list[Value], 
         if is_given and v.kind == "param" and not copies and made.op in ("all_gather", "all_reduce"):
             found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
+        if v.sort == sorts.REPEATED:
+            how = "as many copies as this rank has drawn"
+            found = Found("LNT303", node.line, node.column + 1, {"how": how, "call": _text(node)})
+            frame.later += [Conditional(i, "is drawn", found, frame.path) for i in v.params]
         if v.dep & LONGEST and not copies and made.op == "all_gather" and v.sort is None:
             frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
         if v.sort == sorts.PART and not (copies or asks_before or frame.is_special) and made.op == "all_gather":

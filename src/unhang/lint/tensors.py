@@ -25,6 +25,7 @@ from unhang.lint.values import (
     RANK,
     UNEVEN,
     Value,
+    mixed,
 )
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
@@ -94,7 +95,7 @@ _KEEPS_SHARE = {
     "rename_column",
     "decode",
 }
-_LAST_BLOCK = ("share", "rest")
+_LAST_BLOCKS = (("share", "rest"), sorts.LONGER)
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
@@ -190,6 +191,10 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return base
     if base.sort == sorts.AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
         return Value(sort=sorts.AGREED)
+    if name == "repeat" and not full and any(v.dep & DRAWN or v.params for v in args):
+        by = mixed(*args)
+        how = ("ragged", "as many copies as this rank has drawn") if by.dep & DRAWN else sorts.REPEATED
+        return Value(base.dep & OF_DATA, by.params, how)
     if name in _STRIDED and (base.kind in ("", "out", "of", "many", "param")) and not full:
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
@@ -267,7 +272,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     is_ragged = base.kind == "ragged"
     if (part := _part_of(full, base, name, args)) is not None:
         return part
-    if (full == "len" and first.sort == sorts.BLOCK) or (name == "numel" and base.sort in (sorts.BLOCK, _LAST_BLOCK)):
+    if (full == "len" and first.sort == sorts.BLOCK) or (name == "numel" and base.sort in (sorts.BLOCK, *_LAST_BLOCKS)):
         return Value(0, base.params | first.params, sorts.BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, sorts.TEST if name != "item" else None)
@@ -279,6 +284,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(OWN_BATCH, base.params, sorts.COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
+    if base.sort == sorts.OWN_KEYS and name in ("items", "keys"):
+        return base
     if base.kind == "listing" and name == "items":
         return Value(sort=("listing", ("tuple", (PLAIN, Value(sort=base.sort[1])))))
     is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "listing", "param") and not base.dep)
@@ -294,10 +301,10 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             else Value(UNEVEN, sort=("share", "shard"))
         )
     if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.kind == "share":
-        return base
+        return base if name != "filter" else Value(UNEVEN, sort=sorts.FILTERED)
     if full == "len":
         if first.dep & DRAWN:
-            return PLAIN
+            return PLAIN if first.sort != sorts.OF_DRAWN else Value(DRAWN)
         if first.sort == sorts.BESIDE or (first.sort == sorts.OWN_KEYS and first.dep & LOCAL):
             return Value(LOCAL)
         if first.kind == "ragged":
@@ -317,7 +324,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
     if not full and base.dep & DRAWN and name in FACTS:
-        return PLAIN
+        return PLAIN if base.sort != sorts.OF_DRAWN or name not in ("size", "numel") else Value(DRAWN)
     if not full and base.dep & DATA and name in FACTS:
         return Value(DATA, base.params, sorts.LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
     return element(first) if full == "next" and args else None
