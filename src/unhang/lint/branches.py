@@ -91,11 +91,11 @@ class Branches(Calls):
         """Follows statements, and says how they end."""
         raise NotImplementedError
 
-    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None, text: str = BEFORE_IT) -> None:  # fmt: skip
         """Effects from `mark` on are made only where a part of an expression is true, those from `middle` on only where it is not."""
-        is_told = any(tells(test, condition) for test in tests)
+        is_told = text != BEFORE_IT or any(tells(test, condition) for test in tests)
         there = self._cut(middle) if middle is not None else []
-        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=is_told), self._cut(mark), there)
+        self._part(Cause(condition, line, text, self.path, is_told=is_told), self._cut(mark), there)
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""

@@ -273,7 +273,7 @@ class Names:
             if name == "shape" and sort == sorts.OF_DRAWN:
                 return Value(DRAWN, sort=sorts.LENGTH)
             if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
-                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
+                part = LOSS if sort in (None, sorts.EXCHANGED) and v.dep & OWN_BATCH else 0
                 return Value(v.dep & DATA | part, v.params, sorts.LENGTH if kind != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if kind in ("out", "of"):

@@ -77,7 +77,7 @@ class Operators(Names):
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
 
-    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None, text: str = "") -> None:  # fmt: skip
         """Effects from `mark` on are made only where a part of an expression is true, those from `middle` on only where it is not."""
         raise NotImplementedError
 

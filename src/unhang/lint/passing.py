@@ -267,7 +267,7 @@ class Passing(Operators):
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
             return Value(UNEVEN, sort=("share", "batches"))
-        if _IN_PARTS.search(function.name) and not summary.returns.dep:
+        if _IN_PARTS.search(function.name) and not summary.returns.dep and summary.returns.kind != "sized":
             return Value(sort=("parts",))
         if fills and not agrees and not summary.returns.dep:
             return Value(sort=fills)
@@ -308,7 +308,8 @@ class Passing(Operators):
             )
             parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
             parts = parts or (i in summary.counts and v.dep & OWN_BATCH)
-            if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of):
+            is_none = v.dep & MAYBE_NONE and v.zero is not None and not v.group
+            if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of or is_none):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
                 out[i] = v

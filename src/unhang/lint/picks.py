@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unhang.lint import sorts
 from unhang.lint.ir import Call, Const, Expr, Found, Function, Op, Ref, calls_in
 from unhang.lint.special import name_of
-from unhang.lint.values import DRAWN, OWN_BATCH, Conditional, Value
+from unhang.lint.values import DRAWN, OWN_BATCH, RANK, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -41,6 +41,20 @@ def found_in_pick(frame: Operators, node: Call, layer: Value) -> None:
         frame.link.report(frame.path, found)
     else:
         frame.later += [Conditional(i, "is drawn", found, frame.path) for i in sorted(layer.params)]
+
+
+def part_by_class(frame: Operators, node: Call, of: Value, mark: int) -> None:
+    """What is made from `mark` on by a method of an object that is of one class on the first rank, and of another one elsewhere, whose method makes nothing."""
+    if of.kind != "one of" or not of.dep & RANK or of.group or len(frame.effects) == mark:
+        return
+    name, project = name_of(node), frame.link.project
+    methods = [(s, project.method(s[1], s[2], name)) for s in of.sort[1] if s[0] == "obj"]
+    told = [(s[2], [e for e in frame.link.summary(*at).effects if e.is_sure]) for s, at in methods if at is not None]
+    makers = [cls for cls, made in told if made]
+    if len(told) == len(of.sort[1]) and len(makers) < len(told):
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else "it"
+        text = f"isinstance({owner}, {makers[0]})"
+        frame.conditional_part(Value(RANK, zero=of.zero), node.line, mark, text=text)
 
 
 def batch_drawn(frame: Operators, of: Value, name: str, given: Value) -> Value:

@@ -28,7 +28,7 @@ from unhang.lint.ir import (
 )
 from unhang.lint.keeping import has_all_gradients, is_by_batch
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DRAWN, LOCAL, LOSS, MAYBE, RANK, UNEVEN, Given, Summary, Value
+from unhang.lint.values import DRAWN, LOCAL, LOSS, MAYBE, NO_PARAMS, RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -58,7 +58,12 @@ def put(frame: Operators, path: str, is_begun: bool) -> None:
     elif path.endswith(".append") and is_begun and old.sort != _DRAWN:
         given = frame.last_given[0].dep & (LOSS | MAYBE) if frame.last_given else 0
         held = [m[1] for c, *_ in frame.conditions if (m := _HELD.fullmatch(c.text))]
-        if by_draw(frame) and not _is_counted_off(frame.function, name):  # an order of its own decides
+        by = by_given_size(frame)
+        if by:
+            frame.env[name] = Value(params=by, sort=("sized", by))
+        elif frame._uneven_loops and not any(depth >= frame.loops for *_, depth in frame.conditions):
+            frame.env[name] = Value(UNEVEN, sort=sorts.MADE)
+        elif by_draw(frame) and not _is_counted_off(frame.function, name):  # an order of its own decides
             frame.env[name] = Value(UNEVEN, sort=_DRAWN)
         elif _is_by_rank(frame, path):
             frame.env[name] = Value(UNEVEN, sort=("share", "picked"))
@@ -76,6 +81,14 @@ def by_draw(frame: Operators) -> bool:
     """Whether an item more comes of what this rank has drawn: not one of two, whichever it is."""
     lines = {c.line for c, *_ in frame.conditions if c.value.dep & DRAWN and not c.value.dep & RANK}
     return any(not n.orelse and not isinstance(n.body[-1], Leave) for n in _conditions(frame.function, lines))
+
+
+def by_given_size(frame: Operators) -> frozenset[int]:
+    """The parameter by whose items' sizes a part more is made of it: `if total + len(row) > limit`."""
+    inside = [c for c, _, depth in frame.conditions if depth >= frame.loops and ("<" in c.text or ">" in c.text)]
+    params = frozenset(frame._over_parameters[-1:])
+    is_by = bool(params) and any(params <= c.value.params and not c.value.dep for c in inside)
+    return params if is_by else NO_PARAMS
 
 
 def _conditions(function: Function, lines: AnySet[int]) -> list[If]:

@@ -46,6 +46,7 @@ _OF_BYTES = {
     "bytearray",
 }
 OWN_WIDTH = "padded to the longest of this rank's own sequences"
+OF_SHARE = "one row for each item of this rank's own share"
 OWN_PART = "one row longer on some ranks where the rows do not divide evenly"
 _PICKLED = ("ragged", "pickle.dumps")
 _SPREADS = {"std", "var", "mean", "norm"}
@@ -319,7 +320,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(DATA, NO_PARAMS, sorts.LENGTH)
         if first.sort == sorts.SAMPLE:
             return Value(OWN_BATCH, first.params, sorts.COUNT)
-        if first.dep & OWN_BATCH and first.sort is None:  # a part of the batch
+        if first.dep & OWN_BATCH and first.sort in (None, sorts.EXCHANGED):  # a part of the batch
             return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH)
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
