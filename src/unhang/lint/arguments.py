@@ -213,7 +213,7 @@ def note_output(frame: Operators, node: Call, op: str, group: str) -> None:
     if op == "reduce" and not group and isinstance(out, Ref):
         frame.env[out.path] = Value(LOSS, sort=sorts.TEST)
     if op == "all_to_all" and isinstance(out, Ref) and not is_none(node.given("output_split_sizes", 2)):
-        frame.env[out.path] = Value(OWN_BATCH, sort=sorts.EXCHANGED)
+        frame.env[out.path] = Value(OWN_BATCH, sort=sorts.EXCHANGED, group=sorts.OF_OTHERS)
 
 
 def of_result(name: str) -> Collective | None:

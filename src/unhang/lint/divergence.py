@@ -188,6 +188,8 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
     if is_agreed_in_part(cause.value):
         return e.param < 0 and not e.hidden and reaches_further(cause.value, e.group)
     if e.hidden == "module":
+        if cause.value.group == sorts.OF_OTHERS:
+            return False
         is_open = not dep and cause.value.sort == ("none test",)  # whether it is None, the caller knows
         return is_open or bool(dep & (CHANCE | DRAWN) or (dep & DATA and e.op in ("module", "pick")))
     if dep and not dep & ~MAYBE:

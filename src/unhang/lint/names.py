@@ -274,7 +274,8 @@ class Names:
                 return Value(DRAWN, sort=sorts.LENGTH)
             if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
                 part = LOSS if sort in (None, sorts.EXCHANGED) and v.dep & OWN_BATCH else 0
-                return Value(v.dep & DATA | part, v.params, sorts.LENGTH if kind != "ragged" else None)
+                sort = sorts.LENGTH if kind != "ragged" else None
+                return Value(v.dep & DATA | part, v.params, sort, group=v.group)
             return Value(0, v.params) if v.params else PLAIN
         if kind in ("out", "of"):
             return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v

@@ -189,7 +189,8 @@ def _tensors(frame: Operators, made: Collective, node: Call, args: list[Value], 
             frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
         if v.sort == sorts.PART and not (copies or asks_before or frame.is_special) and made.op == "all_gather":
             frame.found("LNT303", node, how=OWN_PART, call=_text(node))
-        if v.sort == sorts.MADE and not (asks_sizes or frame.is_special):
+        is_object = "object" in name_of(node)  # of any size
+        if v.sort == sorts.MADE and not (is_object or asks_sizes or frame.is_special):
             frame.found("LNT303", node, how=OF_SHARE, call=_text(node))
         if v.kind not in ("odd", "ragged") or isinstance(e, Const):
             continue

@@ -20,6 +20,9 @@ ENDLESS = ("endless",)  # a generator that never ends
 REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
 OWN_PATH = ("own path",)  # with the number of the rank in it: a file that others do not look for
 EXCHANGED = ("exchanged",)  # as many rows as others send
+OF_OTHERS = (
+    "rows of others"  # in place of a group, of a condition on that: the layers for these rows are this rank's own
+)
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 OWN_EVEN = ("padded", "own")  # this rank's share of what divides evenly
 ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last

@@ -321,13 +321,14 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         if first.sort == sorts.SAMPLE:
             return Value(OWN_BATCH, first.params, sorts.COUNT)
         if first.dep & OWN_BATCH and first.sort in (None, sorts.EXCHANGED):  # a part of the batch
-            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH)
+            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH, group=first.group)
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
     if not full and base.dep & DRAWN and name in FACTS:
         return PLAIN if base.sort != sorts.OF_DRAWN or name not in ("size", "numel") else Value(DRAWN)
     if not full and base.dep & DATA and name in FACTS:
-        return Value(DATA, base.params, sorts.LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
+        is_length = name in ("size", "numel") and not is_ragged
+        return Value(DATA, base.params, sorts.LENGTH, group=base.group) if is_length else PLAIN
     return element(first) if full == "next" and args else None
 
 

@@ -2,6 +2,8 @@
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 
@@ -37,6 +39,15 @@ def gathered_as_objects(model, data):
     parts = [None] * dist.get_world_size()
     dist.all_gather_object(parts, torch.cat(scores).tolist())
     return parts
+
+
+def gathered_by_accelerate(model, prompts):
+    accelerator = Accelerator()
+    with accelerator.split_between_processes(prompts) as mine:
+        answers = []
+        for prompt in mine:
+            answers.append(model(prompt))
+    return gather_object(answers)
 
 
 def gathered_by_sampler(model, data):
