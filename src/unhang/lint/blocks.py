@@ -248,6 +248,7 @@ class Blocks(Branches):
         self.filtered += over.sort == sorts.FILTERED
         self.evens += over.sort == sorts.OWN_EVEN
         self.rounds += [] if is_for else [over]
+        ends = self._ends_unevenly, self._ends_as
         end = self.block(s.body)
         self.loops_over_own -= is_own
         self.filtered -= over.sort == sorts.FILTERED
@@ -257,6 +258,8 @@ class Blocks(Branches):
         del self.rounds[len(self.rounds) - (not is_for) :]
         self._limits.pop()
         self._implied.pop()
+        if is_for and self.function.is_generator and self._begins_anew(s):  # until as many are given as shall be
+            self._ends_unevenly, self._ends_as = ends
         return end
 
     def _note_setting(self, s: Loop, over: Value) -> None:

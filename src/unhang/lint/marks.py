@@ -98,7 +98,8 @@ def with_words(frame: Operators, returned: Value) -> Value:
     by = mixed(*(frame.ref(p) for p in asked if frame.ref(p).sort != sorts.AGREED))
     if by.dep & ~DATA or not (by.dep or by.params):
         return returned
-    return Value(UNEVEN * bool(by.dep), by.params, sorts.OWN_KEYS)
+    is_there = UNKNOWN if set() in words.values() else ("words",)  # there is always something in it
+    return Value(UNEVEN * bool(by.dep), by.params, sorts.OWN_KEYS, const=is_there)
 
 
 def _words_of(function: Function, e: Expr | None) -> set[Any] | None:

@@ -65,8 +65,8 @@ class Names:
         self.loops = self.no_sync = self.uneven_is_fine = self.is_leaving = 0
         self.guesses = 0  # how many calls around are of objects whose class was told by a name alone
         self._endless = self._uneven_loops = self._fills = self.loops_over_own = 0
-        self._round, self._leaves_together = -1, False
-        self._unsure = self._no_exits = 0
+        self.filtered = self.evens = 0  # loops over a share out of which items drop; over one that is even
+        self._round, self._leaves_together, self._unsure, self._no_exits = -1, False, 0, 0
         self._over_parameters: list[int] = []
         self.orders: list[str] = []  # of the loops around over what has an order of its own: a set, or a listing
         self._implied: list[int] = []
@@ -107,9 +107,7 @@ class Names:
         self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
         self._goes_on: tuple[Any, ...] | None = None  # the setting by which any other one goes round for ever
-        self._is_uneven_round = False  # what it gives in a round of its endless loop
-        self.filtered = self.evens = 0  # loops around over a share out of which items drop; over one that is even
-        self._ends_as: tuple[Any, ...] | None = None  # what sort of share a generator is
+        self._is_uneven_round, self._ends_as = False, tuple[Any, ...]()  # in a round of its endless loop; which share
         self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)
 

@@ -147,9 +147,7 @@ class Operators(Names):
             return joined._replace(sort=sorts.PADDED)
         if op in ("+", "-") and any(v.sort == sorts.SET for v in values):
             return joined._replace(sort=sorts.SET)
-        outs = [v.sort for v in values if v.kind in ("out", "of")]
-        if outs and op == "dict":
-            outs = []
+        outs = [v.sort for v in values if v.kind in ("out", "of") and op != "dict"]
         is_text = op == "str" or (op == "%" and isinstance(values[0].const, str))
         if is_text or (op in ("/", "+") and sorts.OWN_PATH in (values[0].sort, values[-1].sort)):
             return special.text_of(values, joined)
@@ -170,7 +168,7 @@ class Operators(Names):
         const = UNKNOWN if v.const is UNKNOWN else not v.const
         if is_defined(part, v) and name_of(part) not in self.env:
             return Value(const=False, sort=sorts.CERTAIN)
-        if v.sort in (sorts.COLLECTED, sorts.PICKED, sorts.FILLED, sorts.OWN_KEYS):
+        if v.sort in (sorts.COLLECTED, sorts.PICKED, sorts.FILLED, sorts.OWN_KEYS) and const is UNKNOWN:
             by = {sorts.COLLECTED: OWN_BATCH, sorts.PICKED: HELD, sorts.FILLED: LOSS, sorts.OWN_KEYS: LOSS}
             return Value(by[v.sort], sort=sorts.TEST)
         if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
@@ -266,6 +264,8 @@ class Operators(Names):
     def _slice(self, v: Value, index: Op, base: Expr) -> Value | None:
         """A part of a list or tensor, from one place to another; None: nothing is known of it."""
         lower, upper, step = (self.value(p) for p in index.parts)
+        if upper.sort == sorts.AGREED and not lower.dep:  # as many as all have agreed on
+            return Value(sort=sorts.PADDED)
         is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE or (lower.dep & RANK and is_evened(self, base))
         if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not (is_even and v.dep):
             of = sorts.OWN_EVEN if is_even else ("share", "slice")
@@ -393,8 +393,6 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-    if op in ("==", "!=") and joined.dep == RANK and is_turn(frame, parts):
-        return joined._replace(sort=sorts.DEALT, params=NO_PARAMS)
-    is_open = joined.params and not joined.dep  # what the caller gives decides
-    is_test = is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE, DRAWN)
-    return joined._replace(sort=sorts.TEST) if is_test else joined
+    is_test = joined.params and not joined.dep  # what the caller gives decides
+    is_test = is_test or is_of_data(joined) or joined.dep in (LOCAL, CHANCE, DRAWN)
+    return joined._replace(sort=sorts.TEST if is_test else sorts.DEALT if is_turn(frame, op, parts, joined) else None)

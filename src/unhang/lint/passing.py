@@ -370,8 +370,8 @@ class Passing(Operators):
         sort: Any = r.sort if r.sort != sorts.DRAW or joined.params else None
         if sort == sorts.OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
-                return Value(UNEVEN, joined.params, sorts.OWN_KEYS)
-            return Value(r.dep, joined.params, sorts.OWN_KEYS if joined.params or r.dep else None)
+                return Value(UNEVEN, joined.params, sorts.OWN_KEYS, const=r.const)
+            return Value(r.dep, joined.params, sorts.OWN_KEYS if joined.params or r.dep else None, const=r.const)
         if r.kind == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
             if by.dep & (DATA | RANK | UNEVEN):

@@ -183,9 +183,9 @@ def _refuses(function: Function, e: Ref) -> bool:
     return any(name_of(c) == "len" and c.args == [e] for p in rests for c in calls_in(p))
 
 
-def is_turn(frame: Operators, parts: list[Expr]) -> bool:
+def is_turn(frame: Operators, op: str, parts: list[Expr], compared: Value) -> bool:
     """`i % world == rank`, where `i` is no rank: whether what is counted is dealt out to this rank."""
-    for turn, own in (parts, parts[::-1]):
+    for turn, own in (parts, parts[::-1]) if op in ("==", "!=") and compared.dep == RANK else ():
         match turn:
             case Op(op="%", parts=[number, _]) if frame.value(own).sort == ("rank",):
                 return frame.loops > 0 and not frame.value(number).dep & RANK

@@ -96,6 +96,7 @@ _KEEPS_SHARE = {
     "rename_column",
     "decode",
 }
+_SIZES = ("size", "numel")
 _LAST_BLOCKS = (("share", "rest"), sorts.LONGER)
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
@@ -192,10 +193,6 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return base
     if base.sort == sorts.AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
         return Value(sort=sorts.AGREED)
-    if name == "repeat" and not full and any(v.dep & DRAWN or v.params for v in args):
-        by = mixed(*args)
-        how = ("ragged", "as many copies as this rank has drawn") if by.dep & DRAWN else sorts.REPEATED
-        return Value(base.dep & OF_DATA, by.params, how)
     if name in _STRIDED and (base.kind in ("", "out", "of", "many", "param")) and not full:
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
@@ -254,6 +251,12 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
 
 def _part_of(full: str, base: Value, name: str, args: list[Value]) -> Value | None:
     """What is asked of losses by their words, of a mask, of a part of rows, of numbers that somebody gave; None: something else is."""
+    if name == "repeat" and not full and any(v.dep & DRAWN or v.params for v in args):
+        by = mixed(*args)
+        how = ("ragged", "as many copies as this rank has drawn") if by.dep & DRAWN else sorts.REPEATED
+        return Value(base.dep & OF_DATA, by.params, how)
+    if base.sort == sorts.OWN_KEYS and name in ("items", "keys"):
+        return base
     if name in ("contiguous", "clone") and base.sort == sorts.PART:
         return base
     if full == "torch.bincount" and args and args[0].kind == "ragged":
@@ -285,8 +288,6 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(OWN_BATCH, base.params, sorts.COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=sorts.OWN_KEYS if base.sort == sorts.OWN_KEYS else None)
-    if base.sort == sorts.OWN_KEYS and name in ("items", "keys"):
-        return base
     if base.kind == "listing" and name == "items":
         return Value(sort=("listing", ("tuple", (PLAIN, Value(sort=base.sort[1])))))
     is_same = base.sort == sorts.BESIDE or (base.kind in ("set", "listing", "param") and not base.dep)
@@ -325,10 +326,9 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
     if not full and base.dep & DRAWN and name in FACTS:
-        return PLAIN if base.sort != sorts.OF_DRAWN or name not in ("size", "numel") else Value(DRAWN)
+        return PLAIN if base.sort != sorts.OF_DRAWN or name not in _SIZES else Value(DRAWN)
     if not full and base.dep & DATA and name in FACTS:
-        is_length = name in ("size", "numel") and not is_ragged
-        return Value(DATA, base.params, sorts.LENGTH, group=base.group) if is_length else PLAIN
+        return Value(DATA, base.params, sorts.LENGTH, group=base.group) if name in _SIZES and not is_ragged else PLAIN
     return element(first) if full == "next" and args else None
 
 

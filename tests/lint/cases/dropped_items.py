@@ -145,6 +145,25 @@ def trains_on_filled_up(net, path):
         model(batch).sum().backward()
 
 
+class Again(Readers):
+    """It begins anew until it has given as many as it shall."""
+
+    def __iter__(self):
+        done = 0
+        while done < self.limit:
+            for batch in self.batches_of_short():
+                if done == self.limit:
+                    return
+                done += 1
+                yield batch
+
+
+def trains_again(net, path):
+    model = DDP(net)
+    for batch in Again(path, 512, 8, False):
+        model(batch).sum().backward()
+
+
 class EverySecond(Readers):
     def __iter__(self):
         for i, line in enumerate(self.lines()):

@@ -29,6 +29,14 @@ def by_count(rows, limit):
     return parts
 
 
+def informative(groups):
+    kept = []
+    for group in groups:
+        if group["rewards"].std() > 0:
+            kept.append(group)
+    return kept
+
+
 class Actor:
     def __init__(self, net):
         self.model = FSDP(net)
@@ -48,6 +56,17 @@ class Actor:
         for i in range(int(count.item())):
             self.model(parts[i % len(parts)]).mean().backward()
 
+    def learn_as_many(self, rollouts):
+        parts = by_tokens(rollouts, 4096)
+        count = torch.tensor([len(parts)])
+        dist.all_reduce(count, op=dist.ReduceOp.MIN)
+        for rows in parts[: int(count.item())]:
+            self.model(rows).mean().backward()
+
+    def learn_informative(self, rollouts):
+        for rows in informative(rollouts):
+            self.model(rows).mean().backward()  # LNT110
+
     def learn_all(self, everything):
         for rows in by_tokens(everything, 4096):
             self.model(rows).mean().backward()
@@ -60,6 +79,8 @@ def main(net, prompts, engine, everything):
         rollouts = [engine.roll_out(p) for p in mine]
         actor.learn(rollouts)
         actor.learn_together(rollouts)
+        actor.learn_as_many(rollouts)
+        actor.learn_informative(rollouts)
         actor.learn_all(everything)
 
 

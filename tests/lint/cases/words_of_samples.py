@@ -59,6 +59,15 @@ def boxes(docs, answer):
     return notes
 
 
+def asks_whether_there_is_any(docs, answer):
+    for doc in share_of(docs):
+        if Boxes().scored(doc, answer(doc)):
+            break
+    found = Boxes().scored(docs[0], 1)
+    if found:
+        dist.barrier()
+
+
 def words(docs, answer):
     values = collections.defaultdict(list)
     for doc in share_of(docs):
