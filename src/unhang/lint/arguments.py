@@ -10,9 +10,9 @@ from unhang.lint import known, sorts
 from unhang.lint.grids import found_in_source
 from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, calls_in, nodes_in
 from unhang.lint.libraries import Collective
-from unhang.lint.loaders import NUMBER
+from unhang.lint.samplers import NUMBER
 from unhang.lint.special import is_batch, is_none, name_of, value_of_name
-from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Conditional, Value
+from unhang.lint.values import DATA, LOCAL, LOSS, OWN_BATCH, PLAIN, RANK, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.link import Link
@@ -205,6 +205,15 @@ def keeps_whole(frame: Operators, node: Call, op: str) -> bool:
         return True
     is_later = op == "state_dict" and bool(node.args) and is_sharded_later(frame.function, node)
     return is_later or (op == "state_dict" and frame.link.is_on_cpu)
+
+
+def note_output(frame: Operators, node: Call, op: str, group: str) -> None:
+    """What a collective leaves in its first argument that is each rank's own: a sum that one rank alone has, as many rows as others send."""
+    out = node.args[0] if node.args else None
+    if op == "reduce" and not group and isinstance(out, Ref):
+        frame.env[out.path] = Value(LOSS, sort=sorts.TEST)
+    if op == "all_to_all" and isinstance(out, Ref) and not is_none(node.given("output_split_sizes", 2)):
+        frame.env[out.path] = Value(OWN_BATCH, sort=sorts.EXCHANGED, group=sorts.OF_OTHERS)
 
 
 def of_result(name: str) -> Collective | None:

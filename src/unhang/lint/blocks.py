@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from unhang.lint import sorts
-from unhang.lint.branches import Branches, worst_first
-from unhang.lint.divergence import Cause, Exit, compared, finding_of
+from unhang.lint.branches import Branches
+from unhang.lint.divergence import Cause, Exit, compared, finding_of, told, worst_first
 from unhang.lint.doubts import as_orders
+from unhang.lint.generators import setting_to_go_on
 from unhang.lint.graphs import note_use
 from unhang.lint.ir import (
     Call,
@@ -25,7 +26,6 @@ from unhang.lint.ir import (
     statements_in,
 )
 from unhang.lint.orders import found_in_order
-from unhang.lint.samplers import setting_to_go_on
 from unhang.lint.single import (
     after_failure,
     close_handler,
@@ -245,14 +245,21 @@ class Blocks(Branches):
         self.orders += orders
         is_own = is_for and over.sort == ("many", sorts.BATCH)
         self.loops_over_own += is_own
+        self.filtered += over.sort == sorts.FILTERED
+        self.evens += over.sort == sorts.OWN_EVEN
         self.rounds += [] if is_for else [over]
+        ends = self._ends_unevenly, self._ends_as
         end = self.block(s.body)
         self.loops_over_own -= is_own
+        self.filtered -= over.sort == sorts.FILTERED
+        self.evens -= over.sort == sorts.OWN_EVEN
         del self.untils[len(self.untils) - len(untils) :]
         del self.orders[len(self.orders) - len(orders) :]
         del self.rounds[len(self.rounds) - (not is_for) :]
         self._limits.pop()
         self._implied.pop()
+        if is_for and self.function.is_generator and self._begins_anew(s):  # until as many are given as shall be
+            self._ends_unevenly, self._ends_as = ends
         return end
 
     def _note_setting(self, s: Loop, over: Value) -> None:
@@ -328,8 +335,8 @@ class Blocks(Branches):
         alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
-            first_of_each = {e.key: e for e in reversed(alone)}  # the caller knows which of them are collectives
-            for one in alone[:1] if alone[0].param < 0 else list(first_of_each.values())[::-1]:
+            alone.sort(key=lambda e: e.way[0].text == "__iter__()")  # what the loop makes says more
+            for one in told(alone):
                 found = finding_of(cause, one, self.path, is_loop=True)
                 if self.loops or s.target is None:
                     self._report(found, one, True)

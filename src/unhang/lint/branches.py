@@ -38,6 +38,8 @@ from unhang.lint.divergence import (
     compared,
     either_way,
     finding_of,
+    told,
+    worst_first,
 )
 from unhang.lint.doubts import asked_for_wrapper, asks_property, is_of_caller, takes_orders, works
 from unhang.lint.graphs import mark_half, note_heads
@@ -89,11 +91,11 @@ class Branches(Calls):
         """Follows statements, and says how they end."""
         raise NotImplementedError
 
-    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None, text: str = BEFORE_IT) -> None:  # fmt: skip
         """Effects from `mark` on are made only where a part of an expression is true, those from `middle` on only where it is not."""
-        is_told = any(tells(test, condition) for test in tests)
+        is_told = text != BEFORE_IT or any(tells(test, condition) for test in tests)
         there = self._cut(middle) if middle is not None else []
-        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=is_told), self._cut(mark), there)
+        self._part(Cause(condition, line, text, self.path, is_told=is_told), self._cut(mark), there)
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
@@ -321,7 +323,7 @@ class Branches(Calls):
                     self.effects += one.effects
                     break
             else:
-                for effect in sorted(one.effects, key=lambda e: e.param >= 0 or e.op == "destroy")[:1]:
+                for effect in told(sorted(one.effects, key=lambda e: e.param >= 0 or e.op == "destroy")):
                     self._report(finding_of(one.cause, effect, self.path), effect)
 
     def _close(self, exits: Iterable[Exit]) -> None:
@@ -349,11 +351,10 @@ class Branches(Calls):
                 continue
             if missed:
                 is_served = way_out.is_in_while and missed[0].op == "broadcast"  # the others take orders
-                found = finding_of(
-                    way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column),
-                    doubt=DOUBT * is_served,
-                )  # fmt: skip
-                self._report(found, missed[0], True)
+                at = way_out.kind, way_out.line, way_out.column
+                for one in told(missed):
+                    found = finding_of(way_out.cause, one, self.path, exit_at=at, doubt=DOUBT * is_served)
+                    self._report(found, one, True)
             elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
 
@@ -392,8 +393,3 @@ def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
 
 def _is_open(e: Effect) -> bool:
     return e.param >= 0
-
-
-def worst_first(effects: list[Effect]) -> list[Effect]:
-    """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
-    return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)

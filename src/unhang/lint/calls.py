@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from unhang.lint import known, sorts
-from unhang.lint.arguments import keeps_whole, name_at, of_result
+from unhang.lint.arguments import keeps_whole, name_at, note_output, of_result
 from unhang.lint.divergence import GROUPS
 from unhang.lint.doubts import changes
 from unhang.lint.graphs import found_in_graph, graph_of
@@ -16,7 +16,7 @@ from unhang.lint.keeping import note_plateau
 from unhang.lint.libraries import Collective
 from unhang.lint.logged import own_metric
 from unhang.lint.passing import MAY_MISS, Passing
-from unhang.lint.picks import found_in_pick
+from unhang.lint.picks import batch_drawn, found_in_pick, part_by_class
 from unhang.lint.replicas import is_for_core, replica
 from unhang.lint.single import found_in_call
 from unhang.lint.special import (
@@ -67,11 +67,8 @@ _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16
 _IS_PLAIN = re.compile(
     r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
 )
-_PROCESSES = {"Process", "spawn", "start_processes"}
-_JOINS = {
-    *("torch.cat", "torch.concat", "torch.stack", "numpy.concatenate", "numpy.stack", "torch.utils.data.TensorDataset"),
-}  # fmt: skip
-_RUNS = {"submit", "run_in_executor", "to_thread"}  # what is given to these is called
+_JOINS = {"torch.cat", "torch.concat", "torch.stack", "numpy.concatenate", "numpy.stack", "torch.utils.data.TensorDataset"}  # fmt: skip
+_RUNS, _PROCESSES = {"submit", "run_in_executor", "to_thread"}, {"Process", "spawn", "start_processes"}  # these call it
 _READS_FILE = re.compile(r"(?:^|_)(?:open|load|read)(?:_|$)")
 _WRITES = {"copy", "copyfile", "move", "write_text", "write_bytes", "save", "savez", "save_file", "dump"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
@@ -122,7 +119,9 @@ class Calls(Passing):
         found_in_call(self, name, full, node, args)
         if callee.dep & DRAWN or callee.params:
             found_in_pick(self, node, callee)
-        given = self._called(node, callee, full, owner, base, name, args)
+        mark = len(self.effects)
+        given = batch_drawn(self, base, name, self._called(node, callee, full, owner, base, name, args))
+        part_by_class(self, node, base, mark)
         self.last_given = args
         return given
 
@@ -287,7 +286,7 @@ class Calls(Passing):
         if full in known.LISTS_FOLDER or (owner and not full and name in ("iterdir", "glob", "rglob")):
             return Value(sort=sorts.LISTING)
         if any(is_share(a) for a in args) and (full in _JOINS or makes_batches(name or full)):
-            return Value(UNEVEN, sort=("share", "batches"))
+            return Value(UNEVEN, sort=sorts.MADE if sorts.MADE in (a.sort for a in args) else ("share", "batches"))
         joined = mixed(base, *args)
         for v in args if full in _GO_THROUGH else ():
             if v.kind == "obj":
@@ -341,9 +340,9 @@ class Calls(Passing):
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None and made.op not in GROUPS:
             group = self.group_of(given)
-        is_plain = keeps_whole(self, node, made.op)
-        doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
-        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
+        is_sure = not keeps_whole(self, node, made.op)
+        doubt = DOUBT * (is_of_tpu and self.link.trains)  # done on a TPU instead
+        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=is_sure, doubt=doubt))
         if name.startswith("gather"):
             found_in_call(self, "gathered", made.op, node, args)
         for at in made.unifies:
@@ -356,6 +355,7 @@ class Calls(Passing):
                 if old.kind == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
                 self.env[expr.path] = agreed_in(self, group, old)
+        note_output(self, node, made.op, group)
         if made.op in GROUPS:
             return made_group(self, node, made.op, name, args)
         return Value(sort=sorts.AGREED) if made.returns else PLAIN

@@ -38,6 +38,7 @@ from unhang.lint.values import (
     OWN_STATE,
     RANK,
     UNEVEN,
+    UNKNOWN,
     Needs,
     Value,
     Wanted,
@@ -186,7 +187,7 @@ def asked_for_itself(test: Expr) -> set[str]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort in (sorts.COLLECTED, sorts.FILLED, sorts.OWN_KEYS):
+    if v.sort in (sorts.COLLECTED, sorts.FILLED, sorts.OWN_KEYS) and v.const is UNKNOWN:
         return Value(OWN_BATCH if v.sort == sorts.COLLECTED else LOSS)
     if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
         return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)

@@ -146,6 +146,18 @@ def either_way(here: list[Effect], there: list[Effect]) -> list[Effect]:
     return out
 
 
+def told(effects: list[Effect]) -> list[Effect]:
+    """What is told of these: the first; where callers know which of them are collectives, the first of each."""
+    if not effects or effects[0].param < 0:
+        return effects[:1]
+    return list({e.key: e for e in reversed(effects)}.values())[::-1]
+
+
+def worst_first(effects: list[Effect]) -> list[Effect]:
+    """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
+    return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)
+
+
 @cache
 def ranks_asked(text: str) -> frozenset[str]:
     """Along which dimensions of the job's grid a condition asks for the number of the rank: `get_context_parallel_rank() == 0`."""
@@ -176,6 +188,8 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
     if is_agreed_in_part(cause.value):
         return e.param < 0 and not e.hidden and reaches_further(cause.value, e.group)
     if e.hidden == "module":
+        if cause.value.group == sorts.OF_OTHERS:
+            return False
         is_open = not dep and cause.value.sort == ("none test",)  # whether it is None, the caller knows
         return is_open or bool(dep & (CHANCE | DRAWN) or (dep & DATA and e.op in ("module", "pick")))
     if dep and not dep & ~MAYBE:
@@ -186,8 +200,17 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
         return e.group != "?" and (bool(dep & (LOCAL | DRAWN | FAILED)) or not _SAME_BATCH.search(e.group))
     if dep & RANK and ranks_asked(cause.text) & dimensions(e.group):
         return True  # of one part of the job's grid, of which the group has all
-    of = cause.value.group
-    return bool(of) and (e.group == of or e.group.startswith(f"{of}."))
+    return parts_members(_who_is_parted(cause.value), e.group)
+
+
+def _who_is_parted(v: Value) -> str:
+    """The group whose members a condition on the rank parts, `*`: all ranks, each from each other; empty: that is not known."""
+    return v.group or "*" * (v.sort == sorts.DEALT)
+
+
+def parts_members(parted: str, group: str) -> bool:
+    """Whether a condition that parts the members of one group does so in a smaller group."""
+    return bool(parted) and ((parted == "*" and group != "?") or group == parted or group.startswith(f"{parted}."))
 
 
 def finding_of(
@@ -201,6 +224,7 @@ def finding_of(
     words = {
         "condition": cause.text, "caught": cause.text, "call": effect.lines[0][2],
         "collective": last.text, "line": str(first.line), "op": effect.op, "hidden": effect.hidden, "kind": kind,
+        "parted": _who_is_parted(cause.value) if cause.value.dep & RANK else "", "by": "rank" * (cause.value.dep & RANK),
         "at": str(cause.line), "other": other.way[-1].text if other else "", "other_line": str(other.way[0].line) if other else "",
     }  # fmt: skip
     keyword = "the loop" if is_loop else "the condition"

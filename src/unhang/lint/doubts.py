@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
 from unhang.lint.ir import (
@@ -27,7 +27,7 @@ from unhang.lint.ir import (
 )
 from unhang.lint.special import COMPARISONS, ENDS, name_of, paths_in
 from unhang.lint.tensors import agrees_by_name
-from unhang.lint.values import RANK, Effect
+from unhang.lint.values import DIFFERS, RANK, Effect
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -241,9 +241,11 @@ def asks_property(frame: Operators, test: Expr) -> bool:
             return asks_property(frame, inner)
         case Op(op="and", parts=parts):
             return any(asks_property(frame, p) for p in parts)
-        case Call(func=Ref(path=path), args=[]):
+        case Call(func=Ref(path=path), args=args):
             sort = frame.ref(path).sort
-            if sort is None or sort[0] != "fn" or not _compares(frame.link.project.function(*sort[1:]).body):
+            if sort is not None and sort[0] in ("fn", "bound") and _answers_alone(frame, sort):
+                return True
+            if args or sort is None or sort[0] != "fn" or not _compares(frame.link.project.function(*sort[1:]).body):
                 return False
             said = frame.link.summary(*sort[1:]).returns
             return said.dep == RANK and not said.group
@@ -256,6 +258,17 @@ def asks_property(frame: Operators, test: Expr) -> bool:
                 return False
             said = frame.link.summary(*at).returns
             return said.dep == RANK and not said.group
+    return False
+
+
+def _answers_alone(frame: Operators, sort: tuple[Any, ...]) -> bool:
+    """Whether a function says the same on all ranks but one, before anything else: `if not self.is_main: return False`."""
+    body = frame.link.project.function(*sort[1:]).body
+    match body[0] if body else None:
+        case If(test=test, body=[Leave(kind="return", value=Const(value=bool()))]):
+            said = frame.link.summary(*sort[1:]).returns
+            kinds = {known.rank_kind(p.rpartition(".")[2]) for p in paths_in(test)}
+            return bool(kinds & {"zero", "rank"}) and said.dep & DIFFERS == RANK and not said.group
     return False
 
 

@@ -23,17 +23,19 @@ from unhang.lint.ir import (
     Stmt,
     Try,
     With,
+    calls_in,
     nodes_in,
 )
 from unhang.lint.special import name_of, paths_in
 
 if TYPE_CHECKING:
     from unhang.lint.link import Link
+    from unhang.lint.project import Project
 
 _MODULES = ("torch.distributed.", "torch.distributed.distributed_c10d.")
 _SENDS, _TAKES = {"send", "send_object_list"}, {"recv", "recv_object_list"}
 _ALL_RANKS = {"world_size", "get_world_size", "world", "num_stages", "stages", "num_ranks", "nprocs"}
-_DEEPEST, _MOST_STEPS, _MOST_EVENTS, _MOST_CALLERS, _LINES = 4, 12, 40, 30, 1_000_000
+_DEEPEST, _MOST_STEPS, _MOST_EVENTS, _MOST_CALLERS, _MOST_PARTNERS, _LINES = 4, 12, 40, 30, 8, 1_000_000
 
 # Whom a rank sends to, seen from itself: a rank `after` or `before` it, in a `ring` or not; `own`: itself; `other`: whoever has it for a partner as well.
 Peer = tuple[str, bool] | tuple[str, int] | None
@@ -127,7 +129,10 @@ class Exchanges:
                     if is_left and is_other_left:
                         return made, True
                     guards = (*guards, no) if is_left else (*guards, yes) if is_other_left else guards
-                case Loop() | With():
+                case Loop():
+                    for one in _rounds(self._project, of, s):
+                        made += self._walk(one, s.body, guards)[0]
+                case With():
                     made += self._walk(of, s.body, guards)[0]
                 case Try():
                     made += self._walk(of, [*s.body, *s.orelse, *s.final], guards)[0]
@@ -185,6 +190,44 @@ class _Place(NamedTuple):
     file: int
     function: Function
     methods: list[Function]  # of its class
+    named: tuple[tuple[str, _Place, Expr], ...] = ()  # what a name is in this round of a loop, and where that stands
+
+
+def _rounds(project: Project, of: _Place, s: Loop) -> list[_Place]:
+    """Where the body of a loop is followed: once for each neighbour that the loop goes through, else once."""
+    target, over = s.target, s.over
+    match target, over:
+        case Op(op="seq", parts=[_, Ref() as target]), Call(func=Ref(path="enumerate"), args=[over, *_]):
+            pass
+        case Op(op="seq", parts=[_, Ref() as target]), Call(func=Ref(path=path), args=[]) if path.endswith(".items"):
+            over = Ref(path[:-6])
+    several = _each(project, of, over) if isinstance(target, Ref) else []
+    if not isinstance(target, Ref) or not 1 < len(several) <= _MOST_PARTNERS:
+        return [of]
+    return [of._replace(named=(*of.named, (target.path, *one))) for one in several]
+
+
+def _each(project: Project, of: _Place, e: Expr, steps: int = 4) -> list[tuple[_Place, Expr]]:
+    """What is in a list that is written out, picked from such a one, put together, or given by a function; empty: that is not clear."""
+    match e:
+        case Op(op="seq", parts=[_, *_] as parts):
+            return [(of, p) for p in parts]
+        case Op(op="dict", parts=[_, *_] as parts):
+            return [(of, p) for p in parts[len(parts) // 2 :]]
+        case Op(op="comp", parts=[Ref() as made, Op(parts=[target, over, *_])]) if made == target and steps:
+            return _each(project, of, over, steps - 1)
+        case Ref(path=path) if steps and (bound := _bound(of, path)) is not None:
+            if bound[1] == Op("seq", []):
+                calls = calls_in(bound[0].function.body)
+                return [(bound[0], n.args[0]) for n in calls if n.func == Ref(f"{path}.append") and n.args][::-1]
+            return _each(project, *bound, steps - 1)
+        case Call(func=Ref(path=path), args=[]) if steps and path.startswith("self.") and of.function.owner:
+            at = project.method(of.file, of.function.owner, path[5:])
+            function = project.function(*at) if at is not None and at[0] == of.file else None
+            ends = [n for n in nodes_in(function.body) if isinstance(n, Leave)] if function is not None else []
+            if function is not None and len(ends) == 1 and ends[0].kind == "return" and ends[0].value is not None:
+                return _each(project, of._replace(function=function, named=()), ends[0].value, steps - 1)
+    return []
 
 
 def _pairs(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
@@ -246,7 +289,7 @@ def _peer(of: _Place, e: Expr | None, steps: int = _MOST_STEPS) -> Peer:
             peer = _peer(of, inner, steps - 1)
             return (peer[0], True) if peer is not None and peer[0] in ("after", "before") else None
         case Op(op="+" | "-" as op, parts=[a, b]):
-            return _moved(op, a, _peer(of, a, steps - 1), b, _peer(of, b, steps - 1))
+            return _moved(op, a, _peer(of, a, steps - 1), _in_round(of, b), _peer(of, b, steps - 1))
         case Ref(path=path):
             return _named(of, path, steps)
     return None
@@ -257,7 +300,8 @@ def _moved(op: str, a: Expr, left: Peer, b: Expr, right: Peer) -> Peer:
     if left is not None and right is None:
         if name_of(b) in _ALL_RANKS:
             return left
-        return ("after" if op == "+" else "before", False) if left[0] == "own" else None
+        is_after = (op == "+") != (isinstance(b, Const) and isinstance(b.value, int) and b.value < 0)
+        return ("after" if is_after else "before", False) if left[0] == "own" else None
     if right is not None and left is None and right[0] == "own":
         if op == "-":
             return "other", True
@@ -265,7 +309,15 @@ def _moved(op: str, a: Expr, left: Peer, b: Expr, right: Peer) -> Peer:
     return None
 
 
+def _in_round(of: _Place, e: Expr) -> Expr:
+    """What a name is in this round of a loop."""
+    return next((one for name, _, one in of.named[::-1] if e == Ref(name)), e)
+
+
 def _named(of: _Place, path: str, steps: int) -> Peer:
+    for name, where, one in of.named[::-1]:
+        if path == name:
+            return _peer(where, one, steps - 1)
     if "." not in path and path in of.function.parameters:
         i = of.function.parameters.index(path)
         return _OWN if known.rank_kind(path) == "rank" else ("param", i)

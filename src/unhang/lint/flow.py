@@ -12,6 +12,7 @@ from unhang.lint.blocks import Blocks
 from unhang.lint.conditions import all_of, none_on_some, parameters_asked
 from unhang.lint.divergence import Cause, Exit, asked_of_layers
 from unhang.lint.doubts import ends_well, works
+from unhang.lint.generators import items_given, leave_generator
 from unhang.lint.graphs import added, note_bare, note_graph, with_graph
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import (
@@ -26,17 +27,14 @@ from unhang.lint.keeping import (
     place_of,
     stay_after,
 )
-from unhang.lint.marks import note_marks
+from unhang.lint.marks import note_marks, with_words
 from unhang.lint.nones import given_with
 from unhang.lint.orders import fill_in_order
 from unhang.lint.samplers import (
-    ends_for_some,
     found_in_shares,
-    gives_by_own,
     is_filled_up,
     is_part_of,
     put,
-    setting_asked,
 )
 from unhang.lint.single import found_in_function, found_in_stop
 from unhang.lint.special import (
@@ -115,13 +113,11 @@ class Frame(Blocks):
             returned = returned._replace(params=returned.params | self._told_by, sort=sorts.TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
             returned = none_on_some(returned, self._none_returned)
+        if len(self._returned) > 1 and returned.sort is None:
+            returned = with_words(self, returned)
         if self.function.is_generator:
             summary.gives = reduce(either, self._given_out) if self._given_out else PLAIN
-            passed = ("passes", self._passes_on[0]) if self._passes_on else sorts.ENDLESS if self._never_ends else None
-            is_uneven = self._ends_unevenly or self._ends_by_rank
-            ends = sorts.ENDS_BY_RANK if self._ends_by_rank else ("share", "generator")
-            returned = Value(UNEVEN, sort=ends) if is_uneven else Value(sort=self._until or passed)
-            returned = Value(sort=self._goes_on) if is_uneven and self._goes_on else returned
+            returned = items_given(self)
         summary.returns, summary.none_with = agreed or returned, self._none_with
         found_in_function(self, summary)
         found_in_shares(self, summary)
@@ -196,7 +192,7 @@ class Frame(Blocks):
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if self.conditions and name_of(s.value) == "len" and self.is_under(RANK):
-            value = value._replace(sort=sorts.REST)
+            value = value._replace(sort=sorts.TAKEN)
         if s.adds and (is_part_of(s.value, s.targets[0]) or is_filled_up("+", [s.targets[0], s.value])):
             value = Value(sort=sorts.PADDED)
         elif s.adds:
@@ -295,7 +291,7 @@ class Frame(Blocks):
         value = PLAIN if s.value is None else self.value(s.value)
         by_rank = self.is_under(RANK)
         if self.function.is_generator:
-            self._leave_generator(s, by_rank)
+            leave_generator(self, s, by_rank)
         if s.kind == "yield":
             self._given_out.append(value)
             self._never_ends |= self._endless > 0
@@ -350,23 +346,6 @@ class Frame(Blocks):
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self.ways_out.append(way_out)
         return s.kind
-
-    def _leave_generator(self, s: Leave, by_rank: bool) -> None:
-        """Notes what a `yield`, or a way out of a generator, says of how many items it gives on each rank."""
-        if s.kind in ("yield", "continue"):
-            is_of_share = by_rank or (s.kind == "yield" and (self._uneven_loops > 0 or gives_by_own(self)))
-            if self._endless:
-                self._is_uneven_round |= is_of_share
-            else:
-                self._ends_unevenly |= is_of_share
-                self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
-        if s.kind == "return" or (s.kind == "break" and self.loops == 1):
-            self._ends_by_rank |= any(ends_for_some(c) for c, *_ in self.conditions)
-        if s.kind in ("return", "break") and self._endless and self._is_uneven_round:
-            self._until = self._until or setting_asked(self.conditions)
-        if s.kind == "yield":
-            self._until = self._until or next(iter(self.untils), None)
-            self._passes_on += self._over_parameters[-1:] if not self._endless else []
 
     def _raise(self, s: Leave) -> None:
         """Notes by what it differs whether a rank raises, or what it asks of parameters."""

@@ -1,17 +1,20 @@
-"""The grid of the ranks: meshes, and groups of which each rank is in one of several."""
+"""The grid of the ranks: meshes, groups of which each rank is in one of several, and gradients of which each rank has a part of its own."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unhang.lint import known, sorts
-from unhang.lint.ir import Call, Const, Expr, Found, Op, Ref, calls_in, nodes_in
-from unhang.lint.special import name_of
+from unhang.lint.ir import Call, Const, Expr, Found, Loop, Op, Ref, calls_in, nodes_in
+from unhang.lint.special import is_none, name_of
 from unhang.lint.values import HELD, PLAIN, RANK, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
+
+_GIVES_ALL = ("parameters", "named_parameters")
 
 
 def made_group(frame: Operators, node: Call, op: str, name: str, args: list[Value]) -> Value:
@@ -26,7 +29,25 @@ def made_group(frame: Operators, node: Call, op: str, name: str, args: list[Valu
     members = node.given("ranks", 0)
     if frame.loops and members is not None and _begins_anew(frame, members):
         return Value(sort=sorts.PART_GROUP)
+    if name == "new_group" and (is_none(members) or _are_all(frame, members)):
+        return Value(sort=sorts.OF_ALL)
     return Value(sort=("group", name))
+
+
+def _are_all(frame: Operators, members: Expr | None) -> bool:
+    """Whether these are all ranks: `range(world)`, as a list perhaps."""
+    match members:
+        case Call(func=Ref(path="list" | "tuple" | "sorted"), args=[of]):
+            return _are_all(frame, of)
+        case Call(func=Ref(path="range"), args=[Ref(path=path)]):
+            bound = [v for n in frame.function.bindings for t, v in n.pairs() if t == Ref(path)]
+            return len(bound) == 1 and name_of(bound[0]) == "get_world_size" and not getattr(bound[0], "args", [])
+        case Call(func=Ref(path="range"), args=[Call(args=[]) as size]):
+            return name_of(size) == "get_world_size"
+        case Ref():
+            bound = [v for n in frame.function.bindings for t, v in n.pairs() if t == members]
+            return len(bound) == 1 and not isinstance(bound[0], Ref) and _are_all(frame, bound[0])
+    return False
 
 
 def _begins_anew(frame: Operators, members: Expr) -> bool:
@@ -115,3 +136,43 @@ def reaches_further(v: Value, group: str) -> bool:
     """Whether a group has members that did not take part in the agreement: other parts of the model. What copies of it have, is the same."""
     agreed = frozenset[str]().union(*map(_along, v.group.removeprefix(_AGREED_IN).split()))
     return bool((_along(group) - agreed) & {"tp", "pp"})
+
+
+def own_gradients(frame: Operators, node: Call) -> Value | None:
+    """Whether a call looks into gradients of this rank's own part of the parameters: `torch.isfinite(p.grad)`; None: it does something else."""
+    of = node.args[0] if node.args else None
+    name, _, last = of.path.partition(".") if isinstance(of, Ref) else ("", "", "")
+    if last != "grad":
+        return None
+    is_own = any(_is_own_part(frame, over) for over in _gone_through(frame, name))
+    return Value(HELD, sort=sorts.TEST) if is_own else None
+
+
+def _gone_through(frame: Operators, name: str) -> Iterator[Expr]:
+    """What loops and comprehensions with a target of this name go through."""
+    for n in nodes_in(frame.function.body):
+        match n:
+            case Loop(target=Op() | Ref() as target, over=over) if Ref(name) in nodes_in(target):
+                yield over
+            case Op(op="comp", parts=[_, *loops]):
+                for loop in loops:
+                    if isinstance(loop, Op) and Ref(name) in nodes_in(loop.parts[0]):
+                        yield loop.parts[1]
+
+
+def _is_own_part(frame: Operators, e: Expr, steps: int = 2) -> bool:
+    """`parts[rank]`, or a name for that; the parameters of what FSDP wraps."""
+    match e:
+        case Op(op="[]", parts=[_, index]):
+            return bool(frame.value(index).sort == ("rank",))
+        case Call(func=Ref(path=path)) if name_of(e) in _GIVES_ALL:
+            return bool(frame.ref(path.rpartition(".")[0]).sort == ("wrap", "fsdp"))
+        case Ref() if steps:
+            own = [
+                f
+                for f in frame.source.functions
+                if f is frame.function or (f.owner and f.owner == frame.function.owner)
+            ]
+            bound = [n.value for f in own for n in f.bindings if e in n.targets]
+            return bool(bound) and all(_is_own_part(frame, v, steps - 1) for v in bound)
+    return False

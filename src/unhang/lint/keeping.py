@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Node, Op, Ref, Set, calls_in, nodes_in
+from unhang.lint.ir import (
+    Attr,
+    Call,
+    Const,
+    Expr,
+    Function,
+    Node,
+    Op,
+    Ref,
+    Set,
+    calls_in,
+    nodes_in,
+)  # fmt: skip
 from unhang.lint.special import name_of
 from unhang.lint.values import (
     DATA,

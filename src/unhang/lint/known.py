@@ -215,13 +215,8 @@ LOCAL_SOURCES = {
 PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
 QUEUE = re.compile(r"queue|(?:^|[._])q$")
 FREE_PORTS = {
-    "find_free_port",
-    "get_free_port",
-    "get_open_port",
-    "pick_free_port",
-    "free_port",
-    "find_available_port",
-    "get_random_port",
+    *("find_free_port", "get_free_port", "get_open_port", "pick_free_port", "free_port"),
+    *("find_available_port", "get_random_port"),
 }
 # Draws from the generator of the process.
 CHANCE = {
@@ -311,6 +306,12 @@ def method(owner: str, name: str) -> Collective | None:
         if last in names and name in _ON[sort]:
             return _ON[sort][name]
     return None
+
+
+def is_of_job(path: str) -> bool:
+    """Whether an object knows the number of the rank among all, by what it is called: an accelerator, a trainer."""
+    last = path.rpartition(".")[2]
+    return any(last in _NAMED_SO[sort] for sort in ("accelerator", "strategy", "trainer", "fabric"))
 
 
 def is_method(path: str) -> bool:

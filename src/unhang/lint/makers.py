@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, libraries, sorts
 from unhang.lint.ir import Call, Const, Expr, Function, Node, Op, Ref, calls_in, nodes_in
-from unhang.lint.loaders import NUMBER, deals_out
 from unhang.lint.project import Project
+from unhang.lint.samplers import NUMBER, deals_out
 from unhang.lint.special import is_own_seed, name_of, paths_in
 from unhang.lint.unnamed import UNNAMED
 from unhang.lint.values import (

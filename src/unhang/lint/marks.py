@@ -1,14 +1,14 @@
-"""What a function sets on the objects that it is given (`state.stop = True`), and by which of their parts it decides."""
+"""What a function sets on the objects that it is given (`state.stop = True`), by which of their parts it decides, and which words it gives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
-from unhang.lint.ir import Expr, Function, If, Ref, statements_in
-from unhang.lint.special import paths_in
-from unhang.lint.values import DIFFERS, OF_DATA, PLAIN, UNKNOWN, Given, Summary, Value, mixed
+from unhang.lint.ir import Const, Expr, Function, If, Leave, Op, Ref, calls_in, nodes_in, statements_in
+from unhang.lint.special import name_of, paths_in
+from unhang.lint.values import DATA, DIFFERS, OF_DATA, PLAIN, UNEVEN, UNKNOWN, Given, Summary, Value, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
@@ -84,3 +84,36 @@ def _of_parts(frame: Operators, summary: Summary, key: tuple[int, str], path: st
     if later:
         frame.parts[f"{path}.{key[1]}"] = frozenset(later)
     return Value(mixed(*worth).dep & OF_DATA)
+
+
+def with_words(frame: Operators, returned: Value) -> Value:
+    """What a function gives, where it gives dictionaries with other words as what it is given has it: `if not doc["boxes"]: return {"absent": 1.0}`."""
+    ends = [n for n in statements_in(frame.function.body) if isinstance(n, Leave) and n.kind == "return"]
+    words = {id(n): _words_of(frame.function, n.value) for n in ends}
+    if None in words.values() or len({frozenset(w) for w in words.values() if w is not None}) < 2:
+        return returned
+    ifs = (n for n in statements_in(frame.function.body) if isinstance(n, If))
+    tests = [n.test for n in ifs if any(id(s) in words for s in (*n.body[-1:], *n.orelse[-1:]))]
+    asked = [p for test in tests if not _asks_what_it_is(test) for p in paths_in(test)]
+    by = mixed(*(frame.ref(p) for p in asked if frame.ref(p).sort != sorts.AGREED))
+    if by.dep & ~DATA or not (by.dep or by.params):
+        return returned
+    is_there = UNKNOWN if set() in words.values() else ("words",)  # there is always something in it
+    return Value(UNEVEN * bool(by.dep), by.params, sorts.OWN_KEYS, const=is_there)
+
+
+def _words_of(function: Function, e: Expr | None) -> set[Any] | None:
+    """The words of a dictionary that is written out, or begins so; None: it is something else."""
+    if isinstance(e, Ref):
+        bound = [v for n in function.bindings for t, v in n.pairs() if t == e]
+        return _words_of(function, bound[0]) if len(bound) == 1 and not isinstance(bound[0], Ref) else None
+    if not isinstance(e, Op) or e.op != "dict" or len(e.parts) % 2:
+        return None
+    words = [p.value for p in e.parts[: len(e.parts) // 2] if isinstance(p, Const)]
+    return set(words) if len(words) == len(e.parts) // 2 else None
+
+
+def _asks_what_it_is(test: Expr) -> bool:
+    """Whether a condition asks for the sort of what is given, or for its words: these are the same for all items, perhaps."""
+    asks = (isinstance(n, Op) and n.op in ("in", "not in", "is", "is not") for n in nodes_in(test))
+    return any(asks) or any(name_of(n) in ("isinstance", "hasattr", "callable") for n in calls_in(test))

@@ -17,6 +17,7 @@ from unhang.lint.special import (
 from unhang.lint.values import (
     DATA,
     DOUBT,
+    DRAWN,
     LOCAL,
     LONGEST,
     LOSS,
@@ -64,8 +65,8 @@ class Names:
         self.loops = self.no_sync = self.uneven_is_fine = self.is_leaving = 0
         self.guesses = 0  # how many calls around are of objects whose class was told by a name alone
         self._endless = self._uneven_loops = self._fills = self.loops_over_own = 0
-        self._round, self._leaves_together = -1, False
-        self._unsure = self._no_exits = 0
+        self.filtered = self.evens = 0  # loops over a share out of which items drop; over one that is even
+        self._round, self._leaves_together, self._unsure, self._no_exits = -1, False, 0, 0
         self._over_parameters: list[int] = []
         self.orders: list[str] = []  # of the loops around over what has an order of its own: a set, or a listing
         self._implied: list[int] = []
@@ -106,7 +107,7 @@ class Names:
         self.untils: list[tuple[Any, ...]] = []  # the loops around over such a generator
         self._until: tuple[Any, ...] | None = None  # the setting by which a generator of a share is not endless
         self._goes_on: tuple[Any, ...] | None = None  # the setting by which any other one goes round for ever
-        self._is_uneven_round = False  # what it gives in a round of its endless loop
+        self._is_uneven_round, self._ends_as = False, tuple[Any, ...]()  # in a round of its endless loop; which share
         self._ends_unevenly = self._ends_by_rank = self._never_ends = False
         self._bind_parameters(given)
 
@@ -234,8 +235,9 @@ class Names:
             value = env.get(prefix) or self.attribute(value, name)
         if value is PLAIN and self.link.by_state and (kept := self.link.kept_by_state(path)) is not None:
             return kept
-        if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
-            return value._replace(group=path.rpartition(".")[0])
+        owner = path.rpartition(".")[0]
+        if value.sort == ("rank",) and not (value.group or head == owner or known.is_of_job(owner)):
+            return value._replace(group=owner)  # the rank in `self.gang`
         return value
 
     def _from_outside(self, name: str) -> Value | None:
@@ -266,9 +268,12 @@ class Names:
         if kind in ("obj", "super", "class") and (found := self._of_object(sort, name)) is not None:
             return found
         if name in _TENSOR_FACTS:
+            if name == "shape" and sort == sorts.OF_DRAWN:
+                return Value(DRAWN, sort=sorts.LENGTH)
             if name == "shape" and (v.dep & DATA or v.params) and kind not in ("out", "of"):
-                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
-                return Value(v.dep & DATA | part, v.params, sorts.LENGTH if kind != "ragged" else None)
+                part = LOSS if sort in (None, sorts.EXCHANGED) and v.dep & OWN_BATCH else 0
+                sort = sorts.LENGTH if kind != "ragged" else None
+                return Value(v.dep & DATA | part, v.params, sort, group=v.group)
             return Value(0, v.params) if v.params else PLAIN
         if kind in ("out", "of"):
             return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v

@@ -21,7 +21,7 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.names import Names
 from unhang.lint.nones import as_asked_for
 from unhang.lint.picks import picked
-from unhang.lint.samplers import is_evened, is_filled_up, is_part_of, is_rounded_up
+from unhang.lint.samplers import is_evened, is_filled_up, is_part_of, is_rounded_up, is_turn
 from unhang.lint.special import (
     COMPARISONS,
     as_test,
@@ -66,7 +66,6 @@ from unhang.lint.values import (
 )
 
 _OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
-
 _DEVICES = {"gpu", "gpu_id", "local_gpu", "proc_id"}  # each process has that of its number on the node
 _NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
 
@@ -78,7 +77,7 @@ class Operators(Names):
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
 
-    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None) -> None:
+    def conditional_part(self, condition: Value, line: int, mark: int, *tests: Expr, middle: int | None = None, text: str = "") -> None:  # fmt: skip
         """Effects from `mark` on are made only where a part of an expression is true, those from `middle` on only where it is not."""
         raise NotImplementedError
 
@@ -148,9 +147,7 @@ class Operators(Names):
             return joined._replace(sort=sorts.PADDED)
         if op in ("+", "-") and any(v.sort == sorts.SET for v in values):
             return joined._replace(sort=sorts.SET)
-        outs = [v.sort for v in values if v.kind in ("out", "of")]
-        if outs and op == "dict":
-            outs = []
+        outs = [v.sort for v in values if v.kind in ("out", "of") and op != "dict"]
         is_text = op == "str" or (op == "%" and isinstance(values[0].const, str))
         if is_text or (op in ("/", "+") and sorts.OWN_PATH in (values[0].sort, values[-1].sort)):
             return special.text_of(values, joined)
@@ -163,24 +160,20 @@ class Operators(Names):
     def _not(self, part: Expr) -> Value:
         """What `not part` is worth."""
         v = self.value(part)
-        is_asked = (
-            v.kind == "none with"
-            or v.dep == LOCAL
-            or v.dep & NONE_BY_BATCH
-            or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
-        )
+        is_asked = v.kind == "none with" or v.dep == LOCAL or v.dep & NONE_BY_BATCH
+        is_asked = is_asked or v.sort in (sorts.BLOCK, sorts.BLOCK_LENGTH)
         v = as_test(part, v) if is_asked else v
         if v.sort in (sorts.BLOCK_LENGTH, ("none test",)):
             return v
         const = UNKNOWN if v.const is UNKNOWN else not v.const
         if is_defined(part, v) and name_of(part) not in self.env:
             return Value(const=False, sort=sorts.CERTAIN)
-        if v.sort in (sorts.COLLECTED, sorts.PICKED, sorts.FILLED, sorts.OWN_KEYS):
+        if v.sort in (sorts.COLLECTED, sorts.PICKED, sorts.FILLED, sorts.OWN_KEYS) and const is UNKNOWN:
             by = {sorts.COLLECTED: OWN_BATCH, sorts.PICKED: HELD, sorts.FILLED: LOSS, sorts.OWN_KEYS: LOSS}
             return Value(by[v.sort], sort=sorts.TEST)
         if v.sort == sorts.COUNT and v.dep & OWN_BATCH:
             return v._replace(dep=v.dep | LOSS, sort=sorts.TEST)
-        sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST) else None
+        sort = v.sort if v.sort in (sorts.AGREED, sorts.TEST, sorts.DEALT) else None
         return v._replace(sort=sort, zero=None if v.zero is None else not v.zero, const=const)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
@@ -255,7 +248,7 @@ class Operators(Names):
         elif dep in (LOCAL, DRAWN) and (a.const is None) != (b.const is None):
             return Value(dep, both.params, sorts.TEST)  # it is None on some ranks
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
-            return Value(RANK, sort=sorts.REST)
+            return Value(RANK, sort=sorts.TAKEN)
         if dep & UNEVEN and both.sort in (None, ("many", sorts.BATCH)):
             both = both._replace(sort=("share", "side"))
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
@@ -271,11 +264,15 @@ class Operators(Names):
     def _slice(self, v: Value, index: Op, base: Expr) -> Value | None:
         """A part of a list or tensor, from one place to another; None: nothing is known of it."""
         lower, upper, step = (self.value(p) for p in index.parts)
+        if upper.sort == sorts.AGREED and not lower.dep:  # as many as all have agreed on
+            return Value(sort=sorts.PADDED)
         is_even = v.sort == sorts.PADDED or upper.sort == sorts.MULTIPLE or (lower.dep & RANK and is_evened(self, base))
-        if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not is_even:
-            return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
-        if lower.dep & RANK and upper.sort == sorts.REST and v.sort != sorts.PADDED:
-            return Value(UNEVEN, sort=("share", "rest"))
+        if lower.dep & RANK and not upper.dep & RANK and is_step(step) and not (is_even and v.dep):
+            of = sorts.OWN_EVEN if is_even else ("share", "slice")
+            return Value(UNEVEN * (not is_even), sort=of) if lower.sort != ("modulo",) else PLAIN
+        if lower.dep & RANK and upper.kind == "rest" and v.sort != sorts.PADDED:
+            is_longer = upper.sort == sorts.TAKEN and lower.sort != sorts.ROUNDED_UP
+            return Value(UNEVEN, sort=sorts.LONGER if is_longer else ("share", "rest"))
         if lower.dep & RANK and upper.dep & RANK:
             if lower.sort == upper.sort == sorts.ROUNDED_UP and v.sort != sorts.PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
@@ -294,6 +291,8 @@ class Operators(Names):
             return Value(RANK)  # a rank of the group that this one is in
         if v.sort in (sorts.OWN_KEYS, sorts.BESIDE):
             return PLAIN
+        if v.sort == sorts.OF_DRAWN:
+            return v
         if v.kind in ("table", "mesh"):
             return special.in_table(v.sort, at)
         if v.kind == "words":  # of a batch
@@ -394,6 +393,6 @@ def comparison(frame: Operators, op: str, parts: list[Expr]) -> Value:
         is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-    is_open = joined.params and not joined.dep  # what the caller gives decides
-    is_test = is_open or is_of_data(joined) or joined.dep in (LOCAL, CHANCE, DRAWN)
-    return joined._replace(sort=sorts.TEST) if is_test else joined
+    is_test = joined.params and not joined.dep  # what the caller gives decides
+    is_test = is_test or is_of_data(joined) or joined.dep in (LOCAL, CHANCE, DRAWN)
+    return joined._replace(sort=sorts.TEST if is_test else sorts.DEALT if is_turn(frame, op, parts, joined) else None)

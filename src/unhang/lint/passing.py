@@ -9,14 +9,15 @@ from typing import Any
 
 from unhang.lint import known, sorts
 from unhang.lint.divergence import dimensions, is_replaced
+from unhang.lint.generators import ends_by_setting
 from unhang.lint.graphs import found_in_backward
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import by_some, take_over, take_over_puts
 from unhang.lint.marks import mark
 from unhang.lint.nones import as_given
 from unhang.lint.operators import Operators
-from unhang.lint.samplers import ends_by_setting, holds_items, scores_share
-from unhang.lint.settling import as_drawn, plain_length, raised_by_call, settle
+from unhang.lint.samplers import falls_short, holds_items, scores_share
+from unhang.lint.settling import as_drawn, plain_length, raised_by_call, settle, worth
 from unhang.lint.special import (
     given_of,
     in_table,
@@ -79,12 +80,6 @@ _CARRIED = {"", "own keys", "out", "share", "test", "picked", "filled", "rank", 
 def divides_evenly(name: str) -> bool:
     """Whether a function fills up or cuts what it is given, by its name."""
     return _EVENS.search(name) is not None
-
-
-def _worth(function: Function, given: Given, i: int) -> Value:
-    """What parameter `i` is worth in a call: what is given, or else a plain default."""
-    default = function.default_of(i) if i not in given else None
-    return given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
 
 
 class Passing(Operators):
@@ -176,7 +171,8 @@ class Passing(Operators):
         group = node.given("group", 0)
         if group is None:
             return owner if dimensions(owner) else ""
-        return self.group_of(group) if "rank" in name else ""
+        is_all = isinstance(group, Ref) and self.ref(group.path).sort == sorts.OF_ALL
+        return self.group_of(group) if "rank" in name and not is_all else ""
 
     def group_of(self, e: Expr) -> str:
         """The text of a group: empty for all ranks, `@2` for parameter 2."""
@@ -207,7 +203,7 @@ class Passing(Operators):
             self._function(node, ("bound", *target), args, name)
             goes = self.link.project.method(sort[1], sort[2], "__iter__")
             returned = self.link.summary(*goes).returns if goes is not None else PLAIN
-            if ends_by_setting(self.link.project, sort, returned, lambda i: _worth(function, given, i)):
+            if ends_by_setting(self.link.project, sort, returned, lambda i: worth(function, given, i)):
                 return Value(UNEVEN, sort=("obj", sort[1], sort[2]))
         else:  # of a data class
             fields = self.link.project.fields_of(sort[1], sort[2])
@@ -215,7 +211,9 @@ class Passing(Operators):
             for field, value in (*zip(fields, args[:plain], strict=False), *zip(node.names, args[plain:], strict=True)):
                 self.link.set_attribute(sort[1], sort[2], field, value)
         is_share_of = any(is_share(v) or items_of(self, v) for v in args)
-        is_uneven = is_share_of and holds_items(self.link.project, sort[1], sort[2])
+        is_uneven = is_share_of and (
+            holds_items(self.link.project, sort[1], sort[2]) or falls_short(self.link.project, sort, args)
+        )
         return Value(UNEVEN * is_uneven, sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
@@ -269,7 +267,7 @@ class Passing(Operators):
         is_made_of_share = any(is_share(v) or items_of(self, v) for _, v in given.values())
         if is_made_of_share and not summary.returns.dep and makes_batches(function.name):
             return Value(UNEVEN, sort=("share", "batches"))
-        if _IN_PARTS.search(function.name) and not summary.returns.dep:
+        if _IN_PARTS.search(function.name) and not summary.returns.dep and summary.returns.kind != "sized":
             return Value(sort=("parts",))
         if fills and not agrees and not summary.returns.dep:
             return Value(sort=fills)
@@ -302,7 +300,7 @@ class Passing(Operators):
             return frozenset((i, v._replace(params=NO_PARAMS)) for i, v in none if v.zero is not None and not v.group)
         asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else {*range(len(function.parameters))}
         for i, name in enumerate(function.parameters):
-            v = _worth(function, given, i)
+            v = worth(function, given, i)
             is_share_of = v.kind == "obj" and bool(v.dep & UNEVEN or items_of(self, v))  # to go through
             v = v._replace(dep=v.dep | UNEVEN) if is_share_of else v
             is_plain = name[0] != "*" and (
@@ -310,7 +308,8 @@ class Passing(Operators):
             )
             parts = v.sort in (sorts.PICKED, sorts.FILLED) or v.dep & _PARTS_RANKS
             parts = parts or (i in summary.counts and v.dep & OWN_BATCH)
-            if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of):
+            is_none = v.dep & MAYBE_NONE and v.zero is not None and not v.group
+            if is_plain and not by_rank and parts and (v.kind in _CARRIED or is_share_of or is_none):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif v.kind == "many" and v.sort[1] is not None and v.sort[1][0] in _WIDTHS:
                 out[i] = v
@@ -349,7 +348,7 @@ class Passing(Operators):
         for i, wanted in needs:
             if isinstance(i, str):
                 continue
-            v = _worth(function, given, i)
+            v = worth(function, given, i)
             own = self.parameter(given[i][0].path) if i in given and isinstance(given[i][0], Ref) else -1  # type: ignore[union-attr]
             if v.const is not UNKNOWN:
                 if not is_as_wanted(v.const, wanted):
@@ -371,8 +370,8 @@ class Passing(Operators):
         sort: Any = r.sort if r.sort != sorts.DRAW or joined.params else None
         if sort == sorts.OWN_KEYS and r.params:  # its keys are words of what is given
             if joined.dep & DATA:
-                return Value(UNEVEN, joined.params, sorts.OWN_KEYS)
-            return Value(r.dep, joined.params, sorts.OWN_KEYS if joined.params or r.dep else None)
+                return Value(UNEVEN, joined.params, sorts.OWN_KEYS, const=r.const)
+            return Value(r.dep, joined.params, sorts.OWN_KEYS if joined.params or r.dep else None, const=r.const)
         if r.kind == "sized":  # as many as the caller says
             by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
             if by.dep & (DATA | RANK | UNEVEN):

@@ -1,16 +1,17 @@
-"""Layers of a module that are picked by a number or a word: which one runs, each rank may have drawn for itself."""
+"""Layers of a module, or loaders, that are picked by a number or a word: which one it is, each rank may have drawn for itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from unhang.lint import sorts
-from unhang.lint.ir import Call, Found, Op, Ref
+from unhang.lint.ir import Call, Const, Expr, Found, Function, Op, Ref, calls_in
 from unhang.lint.special import name_of
-from unhang.lint.values import DRAWN, Conditional, Value
+from unhang.lint.values import DRAWN, OWN_BATCH, RANK, Conditional, Value
 
 if TYPE_CHECKING:
     from unhang.lint.operators import Operators
+    from unhang.lint.project import Project
 
 
 def picked(one: Value, by: Value) -> Value:
@@ -40,3 +41,50 @@ def found_in_pick(frame: Operators, node: Call, layer: Value) -> None:
         frame.link.report(frame.path, found)
     else:
         frame.later += [Conditional(i, "is drawn", found, frame.path) for i in sorted(layer.params)]
+
+
+def part_by_class(frame: Operators, node: Call, of: Value, mark: int) -> None:
+    """What is made from `mark` on by a method of an object that is of one class on the first rank, and of another one elsewhere, whose method makes nothing."""
+    if of.kind != "one of" or not of.dep & RANK or of.group or len(frame.effects) == mark:
+        return
+    name, project = name_of(node), frame.link.project
+    methods = [(s, project.method(s[1], s[2], name)) for s in of.sort[1] if s[0] == "obj"]
+    told = [(s[2], [e for e in frame.link.summary(*at).effects if e.is_sure]) for s, at in methods if at is not None]
+    makers = [cls for cls, made in told if made]
+    if len(told) == len(of.sort[1]) and len(makers) < len(told):
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else "it"
+        text = f"isinstance({owner}, {makers[0]})"
+        frame.conditional_part(Value(RANK, zero=of.zero), node.line, mark, text=text)
+
+
+def batch_drawn(frame: Operators, of: Value, name: str, given: Value) -> Value:
+    """What a method of one of several objects gives, which this rank has drawn: a batch of a size of its own, where each of them is made with one."""
+    if not of.dep & DRAWN or not given.dep & OWN_BATCH:
+        return given
+    project = frame.link.project
+    owners = {(file, project.function(file, at).owner) for _, file, at in project.methods_called(name)}
+    is_own = any(_takes_size(project, file, cls) for file, cls in owners if cls)
+    return Value(given.dep | DRAWN, sort=sorts.OF_DRAWN) if is_own else given
+
+
+def _takes_size(project: Project, file: int, cls: str) -> bool:
+    """`DataLoader(items, self.batch_size)`, after `self.batch_size = config["batch_size"]`."""
+    making = project.method(file, cls, "__init__")
+    function = project.function(*making) if making is not None else None
+    if function is None or "DataLoader" not in function.words:
+        return False
+    loaders = [n for n in calls_in(function.body) if name_of(n) == "DataLoader"]
+    sizes = [size for n in loaders if (size := n.given("batch_size", 1)) is not None]
+    bound = [v for n in function.bindings for t, v in n.pairs() if t in sizes]
+    return any(_is_entry(function, e) for e in (*sizes, *bound))
+
+
+def _is_entry(function: Function, e: Expr) -> bool:
+    """`config["batch_size"]`, `config.batch_size`, of a parameter."""
+    match e:
+        case Op(op="[]", parts=[Ref(path=path), Const(value=str())]):
+            return path in function.parameters
+        case Ref(path=path):
+            head, _, last = path.partition(".")
+            return bool(last) and head != "self" and head in function.parameters
+    return False

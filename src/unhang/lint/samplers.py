@@ -1,9 +1,9 @@
-"""Samplers that give the ranks unequal shares, and lists that are filled up."""
+"""Samplers that give the ranks unequal shares, lists that are filled up, and loaders that a project deals out itself."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AnySet
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,17 +22,15 @@ from unhang.lint.ir import (
     Node,
     Op,
     Ref,
-    Set,
     calls_in,
     nodes_in,
     statements_in,
 )
 from unhang.lint.keeping import has_all_gradients, is_by_batch
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DRAWN, LOCAL, LOSS, MAYBE, OWN_BATCH, RANK, UNEVEN, Given, Summary, Value
+from unhang.lint.values import DRAWN, LOCAL, LOSS, MAYBE, NO_PARAMS, RANK, UNEVEN, Given, Summary, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.divergence import Cause
     from unhang.lint.operators import Operators
     from unhang.lint.project import Project
 
@@ -43,11 +41,13 @@ _COUNTED = re.compile(
 _WORLD = re.compile(
     r"world(?:_size)?|n_?gpus|num_gpus|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
 )
-_SETTING = re.compile(r"(not )?self\.(\w+)")
 _HELD = re.compile(r"(\w+)\.\w+ is not None")
 _DRAWN = ("share", "drawn")  # as many as an order decides that this rank has drawn
 _MOST_CALLERS = 20
-_OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
+NUMBER = "dataloader_idx"  # the name by which Lightning gives it
+_GIVES = ("val_dataloader", "test_dataloader", "predict_dataloader")
+_LEAVES_ALONE = ("use_distributed_sampler", "replace_sampler_ddp")
+OF_ALL = re.compile(rf"[<>]=?\s*(?:\w+\.)*_?(?:get_)?(?:{_WORLD.pattern})(?:\(\))?\s*(?:$|[-):]|and|or)")
 
 
 def put(frame: Operators, path: str, is_begun: bool) -> None:
@@ -58,7 +58,12 @@ def put(frame: Operators, path: str, is_begun: bool) -> None:
     elif path.endswith(".append") and is_begun and old.sort != _DRAWN:
         given = frame.last_given[0].dep & (LOSS | MAYBE) if frame.last_given else 0
         held = [m[1] for c, *_ in frame.conditions if (m := _HELD.fullmatch(c.text))]
-        if by_draw(frame) and not _is_counted_off(frame.function, name):  # an order of its own decides
+        by = by_given_size(frame)
+        if by:
+            frame.env[name] = Value(params=by, sort=("sized", by))
+        elif frame._uneven_loops and not any(depth >= frame.loops for *_, depth in frame.conditions):
+            frame.env[name] = Value(UNEVEN, sort=sorts.MADE)
+        elif by_draw(frame) and not _is_counted_off(frame.function, name):  # an order of its own decides
             frame.env[name] = Value(UNEVEN, sort=_DRAWN)
         elif _is_by_rank(frame, path):
             frame.env[name] = Value(UNEVEN, sort=("share", "picked"))
@@ -78,15 +83,12 @@ def by_draw(frame: Operators) -> bool:
     return any(not n.orelse and not isinstance(n.body[-1], Leave) for n in _conditions(frame.function, lines))
 
 
-def gives_by_own(frame: Operators) -> bool:
-    """Whether a generator gives an item more by what this rank has drawn, or by its own samples."""
-    return by_draw(frame) or by_size(frame)
-
-
-def by_size(frame: Operators) -> bool:
-    """Whether an item more comes of how large this rank's own samples are: `if total + size > budget`."""
-    inside = [c for c, *_ in frame.conditions if frame.loops_over_own and ("<" in c.text or ">" in c.text)]
-    return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in inside)
+def by_given_size(frame: Operators) -> frozenset[int]:
+    """The parameter by whose items' sizes a part more is made of it: `if total + len(row) > limit`."""
+    inside = [c for c, _, depth in frame.conditions if depth >= frame.loops and ("<" in c.text or ">" in c.text)]
+    params = frozenset(frame._over_parameters[-1:])
+    is_by = bool(params) and any(params <= c.value.params and not c.value.dep for c in inside)
+    return params if is_by else NO_PARAMS
 
 
 def _conditions(function: Function, lines: AnySet[int]) -> list[If]:
@@ -181,45 +183,20 @@ def _refuses(function: Function, e: Ref) -> bool:
     return any(name_of(c) == "len" and c.args == [e] for p in rests for c in calls_in(p))
 
 
+def is_turn(frame: Operators, op: str, parts: list[Expr], compared: Value) -> bool:
+    """`i % world == rank`, where `i` is no rank: whether what is counted is dealt out to this rank."""
+    for turn, own in (parts, parts[::-1]) if op in ("==", "!=") and compared.dep == RANK else ():
+        match turn:
+            case Op(op="%", parts=[number, _]) if frame.value(own).sort == ("rank",):
+                return frame.loops > 0 and not frame.value(number).dep & RANK
+    return False
+
+
 def is_rounded_up(op: str, parts: list[Expr]) -> bool:
     """`(len(items) + world - 1) // world`: how many each rank has, but the last."""
     if op != "//" or not _is_world(parts[1]) or not isinstance(parts[0], Op) or parts[0].op not in ("+", "-"):
         return False
     return paths_in(parts[1]) <= paths_in(parts[0])
-
-
-def ends_for_some(cause: Cause) -> bool:
-    """Whether a condition asks if there is anything left for this rank: `rank >= len(hands)`, but not `rank >= world_size`."""
-    is_asked = cause.value.dep & RANK and not cause.value.group and ("<" in cause.text or ">" in cause.text)
-    return bool(is_asked) and _OF_ALL.search(cause.text) is None
-
-
-def setting_asked(conditions: Sequence[tuple[Cause, int, int]]) -> tuple[str, str, bool] | None:
-    """By which attribute of its object a generator ends that goes round for ever otherwise, and what that is then: `if not self.repeat: return`."""
-    asked = _SETTING.fullmatch(conditions[-1][0].text) if len(conditions) == 1 else None
-    return ("until", asked[2], not asked[1]) if asked and not conditions[0][0].value.dep else None
-
-
-def setting_to_go_on(s: Loop) -> tuple[str, str, bool] | None:
-    """By which attribute of its object a generator goes round for ever: `while self.repeat: yield from items`."""
-    if s.target is not None or not isinstance(s.over, Ref) or not s.over.path.startswith("self."):
-        return None
-    inside = list(nodes_in(s.body))
-    leaves = any(isinstance(n, Leave) and n.kind in ("break", "return") for n in inside)
-    gives = any(isinstance(n, Leave) and n.kind == "yield" for n in inside)
-    is_set = any(isinstance(n, Set) and s.over in n.targets for n in inside)
-    return ("until", s.over.path[5:], False) if gives and not leaves and not is_set else None
-
-
-def ends_by_setting(project: Project, sort: tuple[Any, ...], returned: Value, worth: Callable[[int], Value]) -> bool:
-    """Whether an object of a class whose generator ends by a setting is made with that setting, and so with a share of the data."""
-    target = project.method(sort[1], sort[2], "__init__")
-    if returned.kind != "until" or target is None or is_counted(project, sort[1], sort[2]):
-        return False
-    function, (_, name, wanted) = project.function(*target), returned.sort
-    given = (v for n in function.bindings for t, v in n.pairs() if t == Ref(f"self.{name}"))
-    at = {function.parameters.index(e.path) for e in given if isinstance(e, Ref) and e.path in function.parameters}
-    return len(at) == 1 and worth(*at).const is wanted
 
 
 def scores_share(frame: Operators, given: Given) -> bool:
@@ -248,7 +225,7 @@ def found_in_shares(frame: Operators, summary: Summary) -> None:
         return
     project = frame.link.project
     is_told = summary.returns.sort == sorts.ENDS_BY_RANK  # whatever it counts besides
-    if not _is_sampler(project, frame.file, function.owner):
+    if not is_sampler(project, frame.file, function.owner):
         return
     if not is_told and is_counted(project, frame.file, function.owner):
         return
@@ -256,15 +233,16 @@ def found_in_shares(frame: Operators, summary: Summary) -> None:
     frame.link.report(frame.path, Found("LNT110", function.line, 1, words, [], [], False, "sampler"))
 
 
-def _is_sampler(project: Project, file: int, cls: str) -> bool:
+def is_sampler(project: Project, file: int, cls: str) -> bool:
+    """Whether a class is a sampler, by its bases."""
     return any(b.rpartition(".")[2].endswith("Sampler") for b in project.base_names(file, cls))
 
 
 def is_counted(project: Project, file: int, cls: str, is_used: bool = False) -> bool:
     """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks. `is_used`: its names alone say less."""
     own = [f for f in project.all_methods(file, cls) if f.name != "__len__"]
-    if not _is_sampler(project, file, cls):
-        return any(map(_divides, own))
+    if not is_sampler(project, file, cls):
+        return any(map(divides, own))
     bound = [(t.path, n.value) for f in own for n in f.bindings for t in n.targets if isinstance(t, Ref)]
     lengths = {name for name, _ in bound} - {name for name, value in bound if name_of(value) != "len"}
     return any(counts_items(f, lengths if is_used else frozenset()) for f in own)
@@ -278,14 +256,24 @@ def holds_items(project: Project, file: int, cls: str) -> bool:
     return has_items and not any(map(counts_items, own))
 
 
+def falls_short(project: Project, sort: tuple[Any, ...], args: list[Value]) -> bool:
+    """Whether an object is made of a share that is longer on the last rank, and of how many all have on the average. To fill up to that, without a cut, is not enough."""
+    told = {v.sort for v in args}
+    goes = project.method(sort[1], sort[2], "__iter__") if {sorts.LONGER, sorts.ROUNDED_UP} <= told else None
+    nodes = list(nodes_in(project.function(*goes).body)) if goes is not None else []
+    leaves = (isinstance(n, Leave) and n.kind in ("break", "return", "continue") for n in nodes)
+    cuts = (isinstance(n, Call) and name_of(n) in ("islice", "zip", "cycle") for n in nodes)
+    return bool(nodes) and not any(leaves) and not any(cuts)
+
+
 def counts_items(function: Function, lengths: AnySet[str] = frozenset()) -> bool:
     """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names. `lengths`: names of what is counted as it is."""
     paths = (n.path for n in nodes_in(function.body) if isinstance(n, Ref) and n.path not in lengths)
     names = (path.rpartition(".")[2].lower() for path in paths)
-    return any(_COUNTED.search(name) for name in names) or _divides(function, ("//", "*", "/"))
+    return any(_COUNTED.search(name) for name in names) or divides(function, ("//", "*", "/"))
 
 
-def _divides(function: Function, ops: tuple[str, ...] = ("//",)) -> bool:
+def divides(function: Function, ops: tuple[str, ...] = ("//",)) -> bool:
     """Whether it divides something by the number of ranks."""
     for n in nodes_in(function.body):
         if isinstance(n, Op) and n.op in ops and any(map(_is_world, n.parts)):
@@ -308,3 +296,36 @@ def _is_pick(function: Function, rest: Node) -> bool:
         for p in n.parts
         if p != rest and not isinstance(p, Const)
     )
+
+
+def deals_out(project: Project) -> bool:
+    """Whether Lightning is told to leave the loaders alone, and those of an evaluation are made of what the rank says, without padding."""
+    trainers = (n for _, f in project.callers_by_name("Trainer") for n in calls_in(f.body) if name_of(n) == "Trainer")
+    if not any(n.given(word) == Const(False) for n in trainers for word in _LEAVES_ALONE):
+        return False
+    makers = [(key, f) for key, f in project.functions.items() if f.name in _GIVES]
+    return any(_are_made_by_rank(project, key[0], list(_with_helpers(project, key[0], f))) for key, f in makers)
+
+
+def _with_helpers(project: Project, file: int, function: Function) -> Iterator[Function]:
+    """A function, and those of its class or file that it calls."""
+    yield function
+    words = {w.rpartition(".")[2] for w in function.words}
+    for f in project.files[file].functions:
+        if f.name in words and f is not function and f.inside <= 0 and f.owner in ("", function.owner):
+            yield f
+
+
+def _are_made_by_rank(project: Project, file: int, functions: list[Function]) -> bool:
+    words = {w for f in functions for w in f.words}
+    made = (project.symbol_of(file, w) for w in words)
+    classes = [s for s in made if s is not None and s.kind == "class"]
+    if "DistributedSampler" in words or any(map(counts_items, functions)):
+        return False
+    if any(
+        is_counted(project, s.file, s.name) or any(map(counts_items, project.all_methods(s.file, s.name)))
+        for s in classes
+    ):
+        return False
+    paths = (n.path for f in functions for n in nodes_in(f.body) if isinstance(n, Ref))
+    return any(known.rank_kind(p.rpartition(".")[2]) == "rank" for p in paths)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from unhang.lint import sorts
+from unhang.lint.divergence import parts_members
 from unhang.lint.graphs import head_of
-from unhang.lint.ir import Expr, Found, Ref
+from unhang.lint.ir import Const, Expr, Found, Function, Ref
 from unhang.lint.special import has_own_order
 from unhang.lint.tensors import OWN_PART, OWN_WIDTH
 from unhang.lint.values import (
@@ -52,6 +53,12 @@ def plain_length(v: Value) -> Value:
 def as_drawn(v: Value) -> Value:
     """What is drawn by a generator that a call is given."""
     return Value(DRAWN) if v.sort == sorts.DRAWS else v
+
+
+def worth(function: Function, given: Given, i: int) -> Value:
+    """What parameter `i` is worth in a call: what is given, or else a plain default."""
+    default = function.default_of(i) if i not in given else None
+    return given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
 
 
 def raised_by_call(raises: frozenset[Raised], given: Given) -> set[Raised]:
@@ -142,6 +149,8 @@ def _is_settled_by_call(frame: Passing, conditional: Conditional, v: Value) -> b
     """A finding that is one if a method of what is given makes collectives."""
     found = conditional.found
     made = list(frame.link.made_by(v, conditional.method))
+    if "rank" in found.words.get("by", ""):  # who is a member of a smaller group may be the condition
+        made = [e for e in made if not e.group or e.param >= 0 or parts_members(found.words["parted"], e.group)]
     if made and made[0].param >= 0:
         frame.later.append(conditional._replace(param=made[0].param))
         return True

@@ -13,7 +13,7 @@ from unhang.lint.doubts import is_told_after
 from unhang.lint.ir import Attr, Call, Const, Found, Handler, Leave, Loop, Op, Ref, Stmt, calls_in
 from unhang.lint.libraries import Collective
 from unhang.lint.special import name_of
-from unhang.lint.tensors import OWN_PART, OWN_WIDTH, is_padded_alone, is_padded_to_a_length
+from unhang.lint.tensors import OF_SHARE, OWN_PART, OWN_WIDTH, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DIFFERS,
     DOUBT,
@@ -172,6 +172,7 @@ _CALLS: dict[str, Callable[[Operators, str, Call, list[Value]], None]] = {
 def _tensors(frame: Operators, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
     """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
     asks_before = any(e.param < 0 for e in frame.effects)  # for sizes, perhaps
+    asks_sizes = any(e.op in _READS_ALL and not e.hidden for e in frame.effects[:-1])
     for e, v in zip(node.args, args, strict=True):
         if isinstance(e, Call) and isinstance(e.func, Ref) and name_of(e) in ("contiguous", "clone", "detach"):
             e = Ref(e.func.path.rpartition(".")[0])
@@ -180,10 +181,17 @@ def _tensors(frame: Operators, made: Collective, node: Call, args: list[Value], 
         if is_given and v.kind == "param" and not copies and made.op in ("all_gather", "all_reduce"):
             found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
+        if v.sort == sorts.REPEATED:
+            how = "as many copies as this rank has drawn"
+            found = Found("LNT303", node.line, node.column + 1, {"how": how, "call": _text(node)})
+            frame.later += [Conditional(i, "is drawn", found, frame.path) for i in v.params]
         if v.dep & LONGEST and not copies and made.op == "all_gather" and v.sort is None:
             frame.found("LNT303", node, how=OWN_WIDTH, call=_text(node))
         if v.sort == sorts.PART and not (copies or asks_before or frame.is_special) and made.op == "all_gather":
             frame.found("LNT303", node, how=OWN_PART, call=_text(node))
+        is_object = "object" in name_of(node)  # of any size
+        if v.sort == sorts.MADE and not (is_object or asks_sizes or frame.is_special):
+            frame.found("LNT303", node, how=OF_SHARE, call=_text(node))
         if v.kind not in ("odd", "ragged") or isinstance(e, Const):
             continue
         if v.sort[0] == "odd" and not copies:

@@ -154,11 +154,13 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, NO_PARAMS, told[0] if len(told) == 1 else chosen)
     if sort[0] in ("out", "of"):
         return v._replace(dep=v.dep & ~UNEVEN)
+    if sort == sorts.OWN_KEYS and v.dep & ~UNEVEN == 0 and v.dep:
+        return Value(OWN_BATCH, v.params)
     if sort[0] == "listing":
         return Value(v.dep & DATA, v.params, sort[1])
     if sort[0] == "share":  # one of this rank's items
         return Value(v.dep & DATA | OWN_BATCH, NO_PARAMS)
-    return Value(v.dep & (DATA | DRAWN), v.params if sort[0] in ("sized", "param", "ragged") else NO_PARAMS)
+    return Value(v.dep & (DATA | DRAWN), v.params if sort[0] in ("sized", "param", "ragged", "own keys") else NO_PARAMS)
 
 
 def sample(v: Value) -> Value:

@@ -25,6 +25,7 @@ from unhang.lint.values import (
     RANK,
     UNEVEN,
     Value,
+    mixed,
 )
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
@@ -45,6 +46,7 @@ _OF_BYTES = {
     "bytearray",
 }
 OWN_WIDTH = "padded to the longest of this rank's own sequences"
+OF_SHARE = "one row for each item of this rank's own share"
 OWN_PART = "one row longer on some ranks where the rows do not divide evenly"
 _PICKLED = ("ragged", "pickle.dumps")
 _SPREADS = {"std", "var", "mean", "norm"}
@@ -94,7 +96,8 @@ _KEEPS_SHARE = {
     "rename_column",
     "decode",
 }
-_LAST_BLOCK = ("share", "rest")
+_SIZES = ("size", "numel")
+_LAST_BLOCKS = (("share", "rest"), sorts.LONGER)
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
@@ -248,6 +251,12 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
 
 def _part_of(full: str, base: Value, name: str, args: list[Value]) -> Value | None:
     """What is asked of losses by their words, of a mask, of a part of rows, of numbers that somebody gave; None: something else is."""
+    if name == "repeat" and not full and any(v.dep & DRAWN or v.params for v in args):
+        by = mixed(*args)
+        how = ("ragged", "as many copies as this rank has drawn") if by.dep & DRAWN else sorts.REPEATED
+        return Value(base.dep & OF_DATA, by.params, how)
+    if base.sort == sorts.OWN_KEYS and name in ("items", "keys"):
+        return base
     if name in ("contiguous", "clone") and base.sort == sorts.PART:
         return base
     if full == "torch.bincount" and args and args[0].kind == "ragged":
@@ -267,7 +276,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     is_ragged = base.kind == "ragged"
     if (part := _part_of(full, base, name, args)) is not None:
         return part
-    if (full == "len" and first.sort == sorts.BLOCK) or (name == "numel" and base.sort in (sorts.BLOCK, _LAST_BLOCK)):
+    if (full == "len" and first.sort == sorts.BLOCK) or (name == "numel" and base.sort in (sorts.BLOCK, *_LAST_BLOCKS)):
         return Value(0, base.params | first.params, sorts.BLOCK_LENGTH)
     if base.dep & CHANCE and not args and name in ("any", "all", "item"):
         return Value(CHANCE, NO_PARAMS, sorts.TEST if name != "item" else None)
@@ -294,10 +303,10 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             else Value(UNEVEN, sort=("share", "shard"))
         )
     if not full and name in _KEEPS_SHARE and base.dep & UNEVEN and base.kind == "share":
-        return base
+        return base if name != "filter" else Value(UNEVEN, sort=sorts.FILTERED)
     if full == "len":
         if first.dep & DRAWN:
-            return PLAIN
+            return PLAIN if first.sort != sorts.OF_DRAWN else Value(DRAWN)
         if first.sort == sorts.BESIDE or (first.sort == sorts.OWN_KEYS and first.dep & LOCAL):
             return Value(LOCAL)
         if first.kind == "ragged":
@@ -312,14 +321,14 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(DATA, NO_PARAMS, sorts.LENGTH)
         if first.sort == sorts.SAMPLE:
             return Value(OWN_BATCH, first.params, sorts.COUNT)
-        if first.dep & OWN_BATCH and first.sort is None:  # a part of the batch
-            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH)
+        if first.dep & OWN_BATCH and first.sort in (None, sorts.EXCHANGED):  # a part of the batch
+            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, sorts.LENGTH, group=first.group)
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, sorts.LENGTH)
     if not full and base.dep & DRAWN and name in FACTS:
-        return PLAIN
+        return PLAIN if base.sort != sorts.OF_DRAWN or name not in _SIZES else Value(DRAWN)
     if not full and base.dep & DATA and name in FACTS:
-        return Value(DATA, base.params, sorts.LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
+        return Value(DATA, base.params, sorts.LENGTH, group=base.group) if name in _SIZES and not is_ragged else PLAIN
     return element(first) if full == "next" and args else None
 
 

@@ -140,9 +140,9 @@ def either(a: Value, b: Value) -> Value:
     both = [v.sort for v in (a, b) if v.sort is not None]
     if sorts.PADDED in both and len(both) == 2 and (a.dep | b.dep) & UNEVEN:  # filled up where it is too short
         return Value(sort=sorts.PADDED)
-    sort = next((s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF, sorts.DRAWS) if s in both), None) or (
-        both[0] if both and both[0] == both[-1] else None
-    )
+    sort = next(
+        (s for s in (sorts.FILLED, sorts.OWN_KEYS, sorts.HALF, sorts.DRAWS, sorts.MADE) if s in both), None
+    ) or (both[0] if both and both[0] == both[-1] else None)
     if sort is None:
         sort = next((s for s in both if s[0] == "many" and s[1][0] == "ragged" and sorts.COLLECTED in both), None)
     if sort is not None and sort[0] == "ragged" and len(both) < 2:  # padded in one of the branches

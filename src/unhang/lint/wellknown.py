@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import sorts
+from unhang.lint.generators import fills_elsewhere
+from unhang.lint.grids import own_gradients
 from unhang.lint.ir import Call, Const, Expr, Leave, Op, Ref, nodes_in
 from unhang.lint.picks import attribute_picked
-from unhang.lint.samplers import is_counted, is_rounded_up
-from unhang.lint.shards import own_gradients
+from unhang.lint.samplers import is_counted, is_rounded_up, is_sampler
 from unhang.lint.special import (
     is_numbered,
     is_own_seed,
@@ -56,7 +57,7 @@ def _range(frame: Operators, node: Call, args: list[Value]) -> Value:
         return Value(0, stop.params, sorts.PADDED)
     if stop.group and not start.dep:  # of a stage of a pipeline: what it does later, it has done before
         return PLAIN
-    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == sorts.REST):
+    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.kind == "rest"):
         return Value(UNEVEN, sort=("share", "range"))
     if (start.dep ^ stop.dep) & OWN_STATE:  # from where this rank's own file has ended, or as often as it has drawn
         return Value(UNEVEN, sort=sorts.ROUNDS)
@@ -113,6 +114,8 @@ def items_of(frame: Operators, v: Value) -> int:
         return 0
     if returned.sort == sorts.ENDS_BY_RANK:
         return UNEVEN
+    if returned.sort == sorts.FILTERED and not is_sampler(project, v.sort[1], v.sort[2]):
+        return 0 if fills_elsewhere(project, v.sort[1], v.sort[2]) else UNEVEN
     return 0 if is_counted(project, v.sort[1], v.sort[2], True) else UNEVEN
 
 
