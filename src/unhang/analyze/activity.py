@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.program.source import surroundings
@@ -247,6 +247,11 @@ def goes_through_loader(frames: tuple[Frame, ...]) -> bool:
 def is_loader_worker(stack: ThreadStack) -> bool:
     """Whether a thread is that of a worker process of a data loader, and not of another process that the program started."""
     return any(f.function == "_worker_loop" or "/torchdata/" in f.file for f in stack.frames)
+
+
+def imports_anew(frames: Iterable[Frame]) -> bool:
+    """Whether a process that was started by spawn imports the script of its parent: it runs what that does on its outermost level."""
+    return any(f.function.startswith("_fixup_main_from_") for f in frames)
 
 
 def _fetches_data(frames: tuple[Frame, ...]) -> Frame | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from unhang.analyze.activity import imports_anew
 from unhang.analyze.program.source import endless_loop, frame_at, function_at, loop_around, nearest, surroundings
 from unhang.analyze.program.trees import calls_on, inside, last_name, line_text, nodes_of, program_nodes, read_source
 from unhang.analyze.waits import host_waits, polling
@@ -297,6 +298,8 @@ def of_worker(
     place: Frame | None, otherwise: Frame | None, frames: Sequence[Frame] = ()
 ) -> tuple[str, Mapping[str, object]]:
     """The name of the fix for a loader's worker that stands at this line, and its words. `otherwise`: where the rank itself stands; `frames`: all of the worker's."""
+    if place is not None and imports_anew(frames):
+        return "guard main", {"told_at": w.spot(place)}
     if place is not None and any("/torch/distributed/" in f.file for f in frames):
         return "not in workers", {"told_at": w.spot(place)}
     if inherited := fresh_lock(place):

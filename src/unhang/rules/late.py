@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader, is_loader_worker
+from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader, imports_anew, is_loader_worker
 from unhang.analyze.hosts import others_of
 from unhang.analyze.lines.pasted import RANK_ZERO_FIRST
 from unhang.analyze.program.callpath import user_path
@@ -82,7 +82,8 @@ def holder_of(s: Situation, late: LateRank) -> int | None:
 def workers_of(s: Situation, rank: int) -> Sequence[ThreadStack]:
     """The stacks of the worker processes of a rank's loader, those that stand in the program's own code first."""
     evidence = s.case.ranks.get(rank)
-    workers = filter(is_loader_worker, children_of(evidence) if evidence else ())
+    children = children_of(evidence) if evidence else ()
+    workers = (t for t in children if is_loader_worker(t) or imports_anew(t.frames))
     return sorted(workers, key=lambda t: not user_frames(t.frames))
 
 

@@ -141,6 +141,15 @@ def _of_local_ranks(*ends: str) -> str:
     return "".join((head + end).format(f"[local_rank {r}] ") for r, end in enumerate(ends))
 
 
+def _imports_anew() -> Later:
+    """Rank 1 waits for its loader, whose worker still imports the script, and stands in init_process_group there."""
+    init = Frame("/site-packages/torch/distributed/distributed_c10d.py", 1800, "init_process_group")
+    again = Frame("/usr/lib/python3.11/multiprocessing/spawn.py", 297, "_fixup_main_from_path")
+    worker = ThreadStack("MainThread", (init, Frame("train.py", 3, "<module>"), again), is_main=True, process_id=91)
+    stacks = {1: {"stacks": (_FETCHES, worker)}}
+    return make_case(_WAIT, hang="suspected", stacks=_COMM, more=stacks)
+
+
 CASES = {
     "dataloader-hang": (
         Fires(log_case(_of_local_ranks(_IN_BACKWARD, _IN_BACKWARD, _FETCH)), (2,)),
@@ -179,6 +188,7 @@ CASES = {
         Fires(log_case(_DUMP.format("$ py-spy dump --pid", "") + _ONE_WAITS + _NOT_THERE.format(1303)), (1,)),
         Fires(log_case(_DUMP.format("$ py-spy dump --pid", "") + _ONE_WAITS + _NOT_THERE.format(1304)), ()),
         Fires(_all_fetch(_BARRIER, Frame("data.py", 29, "load")), (), 29),
+        Fires(_imports_anew(), (1,), 3),
         Quiet(_all_fetch(_BARRIER), "all ranks wait for their loaders, and no worker stands in the program"),
     ),
 }

@@ -133,6 +133,8 @@ def test_a_forked_process_that_waits_for_threads_of_its_parent(tmp_path: Path) -
     assert forked_torch([_child(at, _WORKER, call="")]) is None, "it does not sleep"
     assert forked_torch([_child(at, _WORKER, _SPAWN)]) is None, "it was not forked"
     assert forked_torch([_child(_GET, at, _WORKER)]) is None, "it waits for something else"
+    told = frame(program(tmp_path, "import torch\ndef play(go):\n    go.acquire()  # told\n", "told.py"), "told")
+    assert forked_torch([_child(told, _WORKER)]) is None, "it waits to be told, in C"
     plain = frame(program(tmp_path, _POOL.replace("import torch\n", ""), "plain.py"), "op")
     assert forked_torch([_child(plain, _WORKER)]) is None, "torch has no part in it"
 

@@ -154,9 +154,21 @@ def forked_torch(children: Iterable[ThreadStack]) -> Frame | None:
         top = thread.frames[0]
         if top.is_user or "/torch/" in top.file:
             mine = user_frames(thread.frames)
-            if mine and any(name.partition(".")[0] == "torch" for f in mine for name in imported_by(f.file)):
+            waits_itself = mine and any(last_name(c.func) in _WAITS for c in calls_on(mine[0].file, mine[0].line))
+            uses_torch = any(name.partition(".")[0] == "torch" for f in mine for name in imported_by(f.file))
+            if mine and uses_torch and not waits_itself:
                 return mine[0]
     return None
+
+
+_WAITS = (
+    "acquire",
+    "wait",
+    "recv",
+    "recv_bytes",
+    "get",
+    "join",
+)  # of multiprocessing: in C, without a frame of their own
 
 
 def asks_at(children: Iterable[ThreadStack], beside: Iterable[ThreadStack]) -> Frame | None:
