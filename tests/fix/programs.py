@@ -63,6 +63,7 @@ HANDLER = EvidenceLine("rank 1 handler", "except ValueError")
 WAY_OUT = EvidenceLine("way out", "if slow()")
 FIRST = EvidenceLine("first round", "first = read")
 ROUNDS = (EvidenceLine("loop", "for name"), EvidenceLine("rounds", "if odd()"))
+_COLLECTS = "def work(xs):\n    have = 0\n    for x in xs:\n        dist.all_reduce(x)\n        have += %s\n        if have >= want:  # here\n            break\n"
 _LEAVES_LOOP = (
     "def work(xs):\n    for x in xs:\n        dist.all_reduce(x)\n        if slow():  # here\n            break\n"
 )
@@ -279,6 +280,16 @@ MENDED = {
     "a loop that is left by a test": Wrong(
         _LEAVES_LOOP, "        if any_rank(slow()):  # here\n", rule="uneven-inputs", evidence=(WAY_OUT,)
     ),
+    "a call that a round without items leaves out": Wrong(
+        "def work(prof, xs):\n    for x in xs:\n        if kept == 0:  # gate\n            continue\n        log(x)\n        prof.step()  # here\n",
+        "        prof.step()\n", gate="not kept == 0", by_rank=False,
+    ),
+    "a loop that collects until it has enough": Wrong(
+        _COLLECTS % "len(x)", "        if agreed(have >= want):  # here\n", rule="uneven-inputs", evidence=(EvidenceLine("way out", "if have"),)
+    ),
+    "a loop with a patience": Wrong(
+        _COLLECTS % "1", "        if any_rank(have >= want):  # here\n", rule="uneven-inputs", evidence=(EvidenceLine("way out", "if have"),)
+    ),
     "a loop that is left when all that a rank has is done": Wrong(
         _LEAVES_LOOP.replace("slow()", "done.all()"), "        if agreed(done.all()):  # here\n", rule="uneven-inputs",
         evidence=(EvidenceLine("way out", "if done"),),
@@ -464,6 +475,14 @@ LEFT_ALONE = {
     ),
     "a list of which a rank may have nothing is sent as a tensor": Wrong(
         _SENDS_LIST % "all_gather(out, items)", "a rank that has none", gate="len(mine) != 0", by_rank=False, evidence=(_CAME,)
+    ),
+    "a round without items is left out of the training": Wrong(
+        "def work(net, xs):\n    for x in xs:\n        if not keep.any():  # gate\n            continue\n        net(x).backward()  # here\n",
+        "to make the round, too, with a loss of zero", gate="not (not keep.any())", by_rank=False,
+    ),
+    "what some ranks never have": Wrong(
+        "def work(self, x):\n    if self.logger is None:  # gate\n        return\n    self.logger.log(mean_of(x))  # here\n",
+        "a rank that has no self.logger is to make the call, too", gate="not self.logger is None", by_rank=False,
     ),
     "a call that is given what a rank has nothing of": Wrong(
         "def work(self, key):\n    rows = self.values.pop(key, None)\n    if not rows:  # gate\n        return\n    self.out.append(statistics(rows))  # here\n",

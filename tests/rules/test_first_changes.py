@@ -595,3 +595,31 @@ def test_a_loop_that_is_left_by_the_ranks_number(test: str, does: str, expected:
     assert finding is not None
     assert (finding.line, finding.fixes[0].does) == (5, does)
     assert finding.fixes[0].title.startswith(expected)
+
+
+_SKIPS = """\
+def main():
+    for x in loader:
+        keep = usable(x)
+        if not keep.any():
+            continue
+        loss = net(x[keep]).mean()
+        loss.backward()
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("keep.any()", "Let a rank that has nothing make the round, too, with a loss of zero"),
+        ("torch.isfinite(x).all()", "Let all ranks take the decision together"),
+    ],
+)
+def test_a_round_without_items_is_no_reason_for_all_to_leave_it_out(test: str, expected: str) -> None:
+    step = "all_reduce[8]@main:7"
+    made = {2: [step, "barrier@main:8 !"], **{r: [step, f"{step} !"] for r in range(2)}}
+    case = make_case(made, world=3, source=_SKIPS.replace("keep.any()", test))
+    finding = judge(case).first
+    assert finding is not None
+    assert any(fix.title.startswith(expected) for fix in finding.fixes), [f.title for f in finding.fixes]

@@ -15,7 +15,7 @@ from unhang.analyze.program.rank_names import asks_for_the_rank
 from unhang.analyze.program.source import Condition, surroundings
 from unhang.analyze.program.trees import last_name
 from unhang.fix.agreed import agree_on, answer_alike, is_collective, modules, order_alike, root_alike
-from unhang.fix.alike import one_mask, one_score, skip_the_step
+from unhang.fix.alike import moved_up, one_mask, one_score, skip_the_step
 from unhang.fix.hoist import hoist
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, called, calls_in, dotted, holds, unified
 from unhang.fix.rounds import AT_THE_FIRST, after_the_round, even_rounds, same_rounds
@@ -214,7 +214,7 @@ def _one_order(program: Program, finding: Finding, backend: str) -> Said:
 def _agree(program: Program, finding: Finding, backend: str, to_end: bool = False) -> Said:
     gate = finding.condition
     assert gate is not None
-    for change in (skip_the_step,) if to_end else (one_mask, one_score, last_alike):
+    for change in (skip_the_step,) if to_end else (moved_up, one_mask, one_score, last_alike):
         if (says := change(program, gate, finding, backend)) is not None:
             return says
     return agree_on(program, gate, finding, backend, to_end)

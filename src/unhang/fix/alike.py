@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from unhang.analyze.program.finite import asks_for_finite
 from unhang.analyze.program.source import surroundings
-from unhang.analyze.program.trees import functions_named, inside, last_name
+from unhang.analyze.program.trees import covers, functions_named, inside, last_name
 from unhang.fix.agreed import is_plain, put_around, put_helper, reached_by_all, test_of
-from unhang.fix.direction import EXCHANGES, TRAINS
+from unhang.fix.direction import EXCHANGES, TRAINS, line_left_out
 from unhang.fix.functions import ANY_RANK, MEAN, ON_ALL
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted
 from unhang.model import Finding, Gate
@@ -223,3 +223,29 @@ def _shared_already(program: Program, node: ast.stmt | ast.expr, name: str) -> s
                 if not own and _set_before(program, node, shared) is not None:
                     return shared
     return None
+
+
+_OF_THE_STEP = re.compile(r"opt|scaler|loss|backward|sched", re.IGNORECASE)
+
+
+def moved_up(program: Program, gate: Gate, finding: Finding, backend: str) -> Said | None:
+    """Lets every rank make a call that a `continue` before it leaves out, where nothing of the call hangs on the round: it is made in front of the test."""
+    node, is_opposite = _test_of(program, gate)
+    line = line_left_out(program, gate, finding)
+    if not isinstance(node, ast.If) or not is_opposite or not isinstance(node.body[-1], ast.Continue) or node.orelse:
+        return None
+    block = program.block_of(node)
+    call = next((s for s in block[block.index(node) + 1 :] if covers(s, line)), None)
+    match call:
+        case ast.Expr(value=ast.Call(func=ast.Attribute() as func, args=[], keywords=[])) if program.is_alone(call):
+            pass
+        case _:
+            return None
+    if _OF_THE_STEP.search(ast.unparse(func)):
+        return None
+    reached_by_all(program, node.lineno)
+    program.remove_lines(call)
+    program.insert_before(node, f"{program.indent(node)}{program.text(call)}{program.newline}")
+    return Said(
+        "move it up", f"Every rank makes the call of line {line}: it stands in front of the test that leaves the round"
+    )

@@ -55,14 +55,38 @@ def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, l
     skipped = _behind(program, node)
     if _is_bad(node.test):
         return False
+    if missing := _missing_part(node.test):
+        raise NoDiff(f"a rank that has no {missing} is to make the call, too, and to leave out what comes after it")
     if not _holds_exchange(skipped, line):
         if lacks := _given_what_lacks(node.test, skipped, line):
             raise NoDiff(f"a rank that has nothing in {lacks} is to take part in line {line}, with what counts nothing")
+        if has_step(skipped) and finds_nothing(node.test):
+            raise NoDiff(
+                "a rank that has nothing is to make the round, too, with a loss of zero: else all lose what they have"
+            )
         return _is_request(node, skipped)
     if gradient_of(node.test):
         give_zeros(program, node)
         return True
     return _can_give_nothing(program, node.test, skipped, backend)
+
+
+def finds_nothing(test: ast.expr) -> bool:
+    """Whether it holds where a round has nothing in it: `kept == 0`, `not mask.any()`, `len(rows) < 1`."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=ast.Attribute(attr="any"))):
+            return True
+        case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=0)]):
+            return True
+        case ast.Compare(ops=[ast.Lt()], comparators=[ast.Constant(value=1)]):
+            return True
+    return _is_of_all_empty(test)
+
+
+def _missing_part(test: ast.expr) -> str:
+    """What of the program's own objects a test finds missing, `self.logger is None`: on some ranks it always is."""
+    asked = (n.left for n in inside(test, ast.Compare) if isinstance(n.ops[0], ast.Is))
+    return next((dotted(a) for a in asked if isinstance(a, ast.Attribute) and dotted(a).startswith("self.")), "")
 
 
 def _given_what_lacks(test: ast.expr, skipped: Sequence[ast.stmt], line: int) -> str:

@@ -22,7 +22,7 @@ from unhang.fix.alike import by_one_score
 from unhang.fix.direction import EXCHANGES, give_zeros, gradient_guard, has_exchange, is_guarded
 from unhang.fix.functions import AGREED, ANY_RANK, IN_FULL, IN_STEP, MOST, OF_ALL
 from unhang.fix.program import LEAVES, Function, NoDiff, Program, Said, binds, called, calls_in, dotted, holds
-from unhang.fix.whole_rounds import full_rounds, skip_alike, trains_nothing
+from unhang.fix.whole_rounds import full_rounds, has_enough, skip_alike, trains_nothing
 from unhang.model import Finding
 
 _OF_TENSORS = ("item", "sum", "mean", "float", "double", "clone", "detach", "to", "cpu", "cuda", "numel")
@@ -231,7 +231,7 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
     is_head = loop is node
     if not is_head and (says := by_one_score(program, node, finding, backend)) is not None:
         return says
-    is_done = _nears_its_end(node.test) if is_head else _asks_for_all(node.test)
+    is_done = _nears_its_end(node.test) if is_head else _asks_for_all(node.test) or has_enough(loop, node.test)
     put_around(program, AGREED if is_head is not is_done else ANY_RANK, node.test, finding, backend)
     when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
     return Said("decide together", f"All ranks leave the loop together, {when}")

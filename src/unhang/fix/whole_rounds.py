@@ -184,3 +184,20 @@ def trains_nothing(program: Program, loop: ast.For) -> bool:
 
 
 _WITHOUT = ("no_grad", "inference_mode")
+
+
+def has_enough(loop: ast.AST, test: ast.expr) -> bool:
+    """Whether a test holds once a loop has collected enough: `have >= want`, where each round adds to `have` what it found. A counter of rounds is none."""
+    match test:
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.GtE() | ast.Gt()]):
+            adds = [n for n in inside(loop, ast.AugAssign) if dotted(n.target) == name]
+            sets = [n for n in inside(loop, ast.Assign) if name in map(dotted, n.targets)]
+            return bool(adds) and not sets and not any(isinstance(n.value, ast.Constant) for n in adds)
+        case ast.Compare(left=ast.Call(func=ast.Name(id="len"), args=[of]), ops=[ast.GtE() | ast.Gt()]):
+            grows = [
+                c
+                for c in inside(loop, ast.Call)
+                if isinstance(c.func, ast.Attribute) and c.func.attr in ("append", "extend", "add", "update")
+            ]
+            return any(isinstance(c.func, ast.Attribute) and dotted(c.func.value) == dotted(of) for c in grows)
+    return False

@@ -21,6 +21,7 @@ from unhang.rules import wording as w
 from unhang.rules.base import AGAIN, CLEAN, edit
 from unhang.rules.early_ends import told_by_first
 from unhang.rules.framework_advice import of_monitor, read_before
+from unhang.rules.graph_repairs import zero_loss
 from unhang.rules.start_repairs import in_eval_mode, of_module
 
 SEE_IT = Fix(
@@ -81,7 +82,7 @@ def fixes_of(
         own = _own_backward(made)
         shown = apart or (told_by_first(frame) if who == "rank 0" else None)
         remedies = (shown or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
-    elif gate is not None and gate.by_rank:
+    elif gate is not None and (gate.by_rank or _OF_A_PART.search(gate.text)):
         read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
         alone = read or in_eval_mode(frame, made)
         remedies = (alone,) if alone else _for_every_rank(frame, condition)
@@ -211,7 +212,7 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
         )
     asked = text.replace("is not None", "") if text.startswith("not (") else text
     has_something = bool(_HAS_SOMETHING.search(asked)) and not _IS_BAD.search(text)
-    if has_something and frame is not None and (shown := _sum_and_count(frame, condition)) is not None:
+    if has_something and frame is not None and (shown := _sum_and_count(frame, condition) or zero_loss(frame, text)):
         return shown
     way, then = (
         ("MAX", "also on a rank that has nothing: it gives an empty tensor, or zeros")
@@ -261,6 +262,8 @@ _IS_BAD = re.compile(r"nan|inf\b|isinf|finite|\bbad|overflow|corrupt|invalid|err
 _IS_DISTRIBUTED = re.compile(
     r"(?:\w+\.)*(?:(?:is_initialized|is_available)\(\)|(?:get_world_size\(\)|world_size) *[<>!=]=? *1)"
 )
+# Of an object of the program, which some ranks never have.
+_OF_A_PART = re.compile(r"\bself\.[\w.]+ is (?:not )?None\b")
 _ASKED_FOR = re.compile(r"([\w.]+) is not None")
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.program.source import frame_at
-from unhang.analyze.program.trees import inside, last_name, names_in, program_nodes
+from unhang.analyze.program.trees import inside, last_name, line_text, names_in, program_nodes
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, edit
@@ -137,3 +137,16 @@ def _without_graph(function: ast.FunctionDef) -> Iterator[tuple[int, ast.AST]]:
         calls = [i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call)]
         if any(last_name(c.func) in _WITHOUT for c in calls):
             yield block.lineno, block
+
+
+def zero_loss(frame: Frame, test: str) -> Fix | None:
+    """For a step of the training that a rank leaves out where it has nothing for it."""
+    if ".backward(" not in line_text(frame.file, frame.line):
+        return None
+    return edit(
+        "Let a rank that has nothing make the round, too, with a loss of zero: if all left it out, the others would lose theirs",
+        f"# {w.place(frame)} runs only if `{test}`; in place of that, on every rank and in every round:\n"
+        "loss = losses.sum() / max(count, 1)   # of what is there: 0 where there is nothing; the mean of nothing is NaN\n"
+        "loss.backward()                       # with zeros there; and the step of the optimizer as on the others",
+        verify=CLEAN,
+    )
