@@ -301,6 +301,8 @@ def by_launchers(s: Situation, frames: Sequence[Frame]) -> Found:
     stack = [EvidenceLine("launcher stack", str(f), f.line) for f in frames[:3]]
     of_id = f" {ID_OF_START}"
     ids = list(dict.fromkeys(t.name.partition(of_id)[2] for t in s.case.launcher_stacks if of_id in t.name))
+    if len(ids) < _SEVERAL and s.case.ranks:
+        return Found(0.85, (), stack, {"ended": w.name_ranks(s.case.ranks)}, "left alone", ("numbers",))
     if len(ids) < _SEVERAL:
         return Found(0.85, (), stack, say="launcher", fixes=("numbers", "first"))
     own = [f for t in s.case.launcher_stacks for f in user_frames(t.frames)]

@@ -278,7 +278,7 @@ class Agent:
         assert self.verdict is not None
         self._tell(self.verdict, will_end=True)
         self._seal()
-        self._send({"event": "verdict", "kind": "suspected", "end": True})
+        self._send({"event": "verdict", "kind": "suspected", "end": True, "left": not self._live()})
 
     def _on_silence(self, now: float) -> None:
         """No rank has announced itself."""

@@ -64,7 +64,7 @@ class Supervisor:
         self.interrupted_by: str | None = None
         self.interrupted_twice, self.watchers_left = False, MOST_WATCHERS
         self._last_interrupt = float("-inf")
-        self._has_been_ended = self._had_orphans = False
+        self._has_been_ended = self._had_orphans = self._had_no_ranks = False
         self._hold: Hold | None = None
         self._spared: set[Process] = set()
 
@@ -265,8 +265,8 @@ class Supervisor:
             self.job_file.pop("interrupted_ns", None)
         elif event in ("joint", "condemned"):
             self.on_joint_verdict(message)
-        elif event == "verdict" and message.get("end") and self.may_end():
-            self.ended_by_us = True
+        elif event == "verdict" and message.get("end") and self.may_end(bool(message.get("left"))):
+            self.ended_by_us, self._had_no_ranks = True, bool(message.get("left"))
             say(f"the job hangs ({message.get('kind')}); ending it")
             self.end_job()
 
@@ -286,10 +286,10 @@ class Supervisor:
             self.job_file.setdefault("aborted_ns", message["ns"])
             self.write_job_file()
 
-    def may_end(self) -> bool:
-        """Whether a hung job is to be ended: not if it has come to its end in the meantime, or somebody else ends it."""
+    def may_end(self, without_ranks: bool = False) -> bool:
+        """Whether a hung job is to be ended: not if it has come to its end in the meantime, or somebody else ends it. `without_ranks`: none of them was left before."""
         ranks = rank_pids(self.run_dir)
-        is_ending = self.is_over or self.interrupted_by or (ranks and not any(map(identify, ranks)))
+        is_ending = self.is_over or self.interrupted_by or (ranks and not (without_ranks or any(map(identify, ranks))))
         return self.options.on_hang == "abort" and not is_ending
 
     def end_job(self) -> None:
@@ -317,7 +317,7 @@ class Supervisor:
         self.end_orphaned_ranks()
         self.stop_agent()
         self.ended_by_us = self.ended_by_us or (self.is_condemned and code != 0)
-        if self.ended_by_us and ended_well_before(self.run_dir, self.job_file["aborted_ns"]):
+        if self.ended_by_us and not self._had_no_ranks and ended_well_before(self.run_dir, self.job_file["aborted_ns"]):
             self.ended_by_us, code = False, max(code, 0)  # we came too late: only the launcher was still there
         if not self.ended_by_us:
             self.job_file.pop("aborted_ns", None)

@@ -40,7 +40,7 @@ MOST_LOOKS = 4
 ONE_LOOK_EVERY_S = 30.0
 LEAST_STALL_S = 15.0
 START_UP_STALL_S = 60.0
-LEFT_STALL_S = 60.0  # torchrun waits half a minute for further nodes
+LEFT_STALL_S = 45.0  # torchrun waits half a minute for further nodes
 STALL_FACTOR = 3.0
 STOPPED_STALL_S, UNHEARD_STALL_S, IDLE_STALL_S, NAP_S = 1.5, 5.0, 30.0, 5.0
 

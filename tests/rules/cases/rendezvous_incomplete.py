@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.rules.notation import log_case, make_case
 from unhang.model import Case, Frame, ThreadStack
-from unhang.testing import Fires, Quiet, pending
+from unhang.testing import Fires, Quiet, ended, pending
 
 _BARRIER = (
     "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:{} "
@@ -70,6 +70,10 @@ CASES = {
             make_case({}, hang="suspected", pending=_INIT, out_of_sight=(3,)), "a rank of another node may have come"
         ),
         Fires(make_case({}, world=0, hang="suspected", launcher="~rendezvous"), ()),
+        Fires(
+            make_case({}, world=2, hang="suspected", launcher="~rendezvous", exits={r: ended("exit") for r in (0, 1)}),
+            (),
+        ),
         Fires(_launchers("a1", "b2"), (), 10),
         Fires(_launchers("a1", "a1"), ()),
         Fires(log_case(_BARRIER.format(1, 1)), (1,)),

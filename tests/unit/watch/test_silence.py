@@ -101,7 +101,7 @@ def test_a_launcher_that_waits_though_no_rank_is_left(
     }
     found = [(second, words.kind, words.text) for second, words in said_at.items() if words is not None]
     assert [kind for _, kind, _ in found] == ([said] if said else [])
-    assert all(second >= 60 and text.startswith("no rank is left") for second, _, text in found)
+    assert all(second >= 45 and text.startswith("no rank is left") for second, _, text in found)
 
 
 def test_a_launcher_whose_ranks_are_started_again_is_not_suspected(

@@ -81,7 +81,7 @@ def no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stall_that_lasts_is_ended_where_the_user_said_so(job: Job) -> None:
     job.agent._maybe_abort()
-    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True}]
+    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True, "left": False}]
 
 
 @pytest.mark.parametrize("job", [None], indirect=True)
@@ -144,7 +144,7 @@ def test_a_sleep_whose_end_is_known_is_waited_out_once(job: Job, monkeypatch: py
     assert job.told() == []
     time.sleep(0.6)
     job.agent._maybe_abort()
-    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True}]
+    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True, "left": False}]
 
 
 @pytest.mark.parametrize(("left_s", "waiting"), [(None, [1]), (5.0, [1]), (0.5, [0])])
@@ -155,4 +155,4 @@ def test_no_sleep_a_longer_one_and_that_of_a_rank_that_waits_keep_nothing(
     assert job.agent.verdict is not None
     job.agent.verdict["waiting_ranks"] = waiting
     job.agent._maybe_abort()
-    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True}]
+    assert job.told() == [{"event": "verdict", "kind": "suspected", "end": True, "left": False}]

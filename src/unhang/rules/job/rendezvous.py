@@ -129,7 +129,7 @@ def rendezvous_incomplete(s: Situation) -> Iterator[Found]:
         yield _absent(s, absent)
         return
     frames = [f for t in s.case.launcher_stacks for f in t.frames if "rendezvous" in f.file]
-    if s.primary_failure is None and not s.case.ranks and frames:
+    if s.primary_failure is None and frames and all(e.exit is not None for e in s.case.ranks.values()):
         yield by_launchers(s, frames)
         return
     if not (events := _incomplete(s)) or started_bare(s):
