@@ -25,6 +25,7 @@ from unhang.analyze.program.trees import (
 from unhang.analyze.program.ways_out import way_out_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.waits.starts import ID_OF_START, set_at
+from unhang.analyze.waits.waits_for import under_way
 from unhang.model import EvidenceLine, Fix, Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, Found, edit
@@ -315,3 +316,28 @@ def by_launchers(s: Situation, frames: Sequence[Frame]) -> Found:
 
 
 _SEVERAL = 2
+
+
+def held_by_a_wait(s: Situation, ranks: Sequence[int]) -> Found | None:
+    """The rank of these that makes a group while another thread of it waits for a key of the store: a client of it does one thing at a time."""
+    for rank in ranks:
+        evidence = s.case.ranks[rank]
+        wait = under_way(evidence, "store_wait")
+        at = w.own_line(wait.frames) if wait is not None else None
+        if at is None or at == w.own_line(evidence.main_frames):
+            continue
+        words = {"rank": rank, "key": wait.detail if wait else "", "spot": w.spot(at)}
+        others = tuple(r for r in ranks if r != rank)
+        lines = (*w.code_line(at, f"rank {rank} source"), *w.stack_lines(evidence, 2))
+        return Found(
+            0.88,
+            (rank,),
+            lines,
+            words,
+            "held",
+            ("own client",),
+            victims=others,
+            location=at,
+            cause="rank-stuck-in-user-code",
+        )
+    return None

@@ -54,8 +54,8 @@ def _connecting(*elsewhere: int) -> Callable[[], Case]:
     return made
 
 
-def _making_a_group(*elsewhere: int) -> Callable[[], Case]:
-    """Ranks 0 and 2 are where gloo connects a group of both, rank 1 is in one of its own; `elsewhere`: not these."""
+def _making_a_group(*elsewhere: int, holder: int | None = None) -> Callable[[], Case]:
+    """Ranks 0 and 2 are where gloo connects a group of both, rank 1 is in one of its own; `elsewhere`: not these. `holder`: a thread of it waits for a key."""
 
     def made() -> Case:
         place = Frame("/lib/site-packages/torch/distributed/distributed_c10d.py", 2169, "_new_process_group_helper")
@@ -67,6 +67,11 @@ def _making_a_group(*elsewhere: int) -> Callable[[], Case]:
             testing.pending("new_group", index=2, detail="1", where="main:3"),
         ]
         waits = {r: c for r, c in calls.items() if r not in elsewhere}
+        if holder is not None:
+            waits[holder] = [
+                *waits[holder],
+                testing.pending("store_wait", index=5, detail="control/2", where="listen:26"),
+            ]
         stacks = {r: late if r in elsewhere else there for r in range(3)}
         return testing.make_case(world=3, hang="suspected", pending=waits, stacks=stacks)
 
@@ -77,6 +82,7 @@ CASES = {
     "stale-store": (
         Fires(log_case("\n".join(_WAITING.format(r, 16) for r in (0, 1))), ()),
         Fires(_making_a_group(), (), 3),
+        Fires(_making_a_group(holder=0), (0,), 26, cause="rank-stuck-in-user-code"),
         Fires(log_case(f"File already exists: output.tmp/dist_init\n{_WAITING.format(0, 8)}"), ()),
         Fires(_again({0: _REFUSED}, exits={r: ended("signal", -15, at_s=12) for r in (2, 3)}), ()),
         Quiet(_making_a_group(2), "a member of the group has not come"),

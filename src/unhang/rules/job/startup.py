@@ -32,6 +32,7 @@ from unhang.rules.log_lines import (
     sure_beside,
     was_killed,
 )
+from unhang.rules.start_repairs import held_by_a_wait
 
 _PORT = re.compile(r"port:? ?`?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
 _PORT_WARNINGS = ("store.listen_failed", "store.bind_failed")
@@ -353,6 +354,8 @@ def _do_not_meet(s: Situation) -> Found | None:
     at = w.own_line(here[0].main_frames)
     evidence = [line for e in here for line in w.stack_lines(e, 2)]
     words = {"who": w.name_ranks(tuple(members)), "index": index, "at": w.at(at)}
+    if (held := held_by_a_wait(s, members)) is not None:
+        return replace(held, words={**words, **held.words})
     return Found(0.7, (), evidence, words, "lost", ("look at the store",), location=at)
 
 
