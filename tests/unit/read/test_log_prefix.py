@@ -251,6 +251,14 @@ def test_stages_of_a_pipeline_follow_each_other() -> None:
     assert [x.rank for x in lines(f"{stamp} PP0] a", *raised, "TypeError: no")] == [0, 1, 1, 1]
 
 
+def test_what_a_library_says_is_of_the_process_that_it_names() -> None:
+    said = "world_size=2 rank={} local_rank={}"
+    found = lines(
+        *(f"(W pid={8 + r}) {said.format(r, r)}" for r in (0, 1)), "[HAMI-core ERROR (pid:9 thread=9 a.c:3)]: no"
+    )
+    assert found[2].rank == 1
+
+
 def test_a_task_that_prints_for_several_is_no_rank() -> None:
     stamp = "[2026-05-14 07:55:31"
     found = lines(f"0: {stamp} TP0] a", f"0: {stamp} TP1] b", f"1: {stamp} TP8] c", f"1: {stamp} TP9] d", "1: e")

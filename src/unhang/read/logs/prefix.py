@@ -179,6 +179,7 @@ _MPIRUN = re.compile(
     r"\[(?:(?:[\w.-]{1,80}@)?\d{1,9},)?(?:mpirank:)?(\d{1,7})(?:,([\w.-]{1,80}))?\](?:\[[^\]\s]{1,80}\])?<std(?:out|err|diag)>: ?"
 )
 _POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ?")
+_HAMI = re.compile(r"\[(?=HAMI-core \w{1,8} ?\((?:pid:)?(\d{1,9})[: ])")
 _KAIL = re.compile(r"[a-z0-9][\w.-]{0,62}/([a-z0-9][\w.-]{0,252})\[[a-z0-9][\w.-]{0,62}\]: ")
 _ADDRESS = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}):(?: |$)")
 _PAREN = re.compile(r"\(([^()\n]{0,100}(?:\([^()\n]{0,60}\)[^()\n]{0,60})?)\) ?")
@@ -338,6 +339,8 @@ def _bracket(head: Head, body: str) -> bool:
         head.rank = int(match[1])
     elif match := _POD.match(body):
         head.host = head.host or match[1]
+    elif match := _HAMI.match(body):
+        head.pid = int(match[1])
     elif body[1:2].isalnum() and (found := read_stamp(body, 1)):
         return _bracketed_stamp(head, found[0], body, found[1])
     else:

@@ -204,6 +204,8 @@ def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]
     """The ranks without a device; of shared ones all that NCCL refused."""
     found = {e.rank for e in events if e.rank is not None and e.kind != "device.duplicate"}
     pairs = [e for e in events if e.kind == "device.duplicate"]
+    if len({e["device"] for e in pairs}) > 1 == len({frozenset((e["first_rank"], e["second_rank"])) for e in pairs}):
+        return ()  # numbers within groups of two
     for e in pairs:
         found |= {n for name in ("first_rank", "second_rank") if (n := e.number(name)) is not None}
     if pairs:
