@@ -36,6 +36,11 @@ _ASSERTS = (
     "    assert torch.cuda.device_count() > opt.local_rank\nAssertionError\n"
 )
 
+_PAIRS = "".join(
+    f"node-a:{pid}:{pid} [{d}] init.cc:943 NCCL WARN Duplicate GPU detected : rank {r} and rank {1 - r} both on CUDA device {d}b000\n"
+    for pid, d, r in ((5, 0, 0), (6, 1, 0), (7, 0, 1), (8, 1, 1))
+)
+
 CASES = {
     "device-mapping": (
         Fires(log_case(_ASSERTS.format(1)), (3,)),
@@ -72,6 +77,8 @@ CASES = {
             log_case(_GUESSED + _APPS + "00000000:65:00.0, 22767, 30418 MiB\n"),
             "a rank computes on a device of its own, and has a context on the first one, too",
         ),
+        Fires(log_case("+ srun torchrun --nnodes 2 --nproc_per_node 2 t.py\n" + _PAIRS), (), cause="launcher-misuse"),
+        Fires(log_case("$ python two_replicas.py --tp 2\n" + _PAIRS), (), cause="device-mapping"),
         Fires(log_case(_ALONE), ()),
         Quiet(
             log_case(_ALONE.replace("1, 3 MiB, 0 %", "1, 23011 MiB, 97 %")),

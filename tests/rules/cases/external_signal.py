@@ -41,10 +41,22 @@ _BARS = "\n".join(f"Epoch 0: {n}%|#| {n}/100 [{{0}}:{n:02}<{{0}}:50, 1.00it/s, l
 
 _OF_TESTS = "##[error]The action 'unit tests' has timed out after 60 minutes.\n"
 
+_OF_SUBMITIT = (
+    "[2021-10-21 11:50:15,216][submitit][WARNING] - Caught signal SIGUSR1 on node-a: this job is timed-out.\n"
+)
+_GAVE_UP = """\
+Traceback (most recent call last):
+  File "/srv/train.py", line 188, in __call__
+    loss.backward()
+submitit.core.utils.UncompletedJobError: Job not requeued because: timed-out too many times.
+"""
+
 CASES = {
     "external-signal": (
         Fires(log_case(f"{_BARS.format('11:54')}\n{_OF_TESTS}{_TERM}"), ()),
         Fires(log_case(_TERM), ()),
+        Fires(log_case(_OF_SUBMITIT + _GAVE_UP), ()),
+        Quiet(log_case(_GAVE_UP + _OF_SUBMITIT), "it had failed before"),
         Fires(log_case("RuntimeError: DataLoader worker (pid 41956) is killed by signal: Hangup. "), ()),
         Fires(
             log_case("torch.distributed.elastic.multiprocessing.api.SignalException: Process 8401 got signal: 1"), ()

@@ -13,10 +13,20 @@ _NO_HEAD = (
     "[2025-02-16 16:06:26,552 W 35 35] gcs_client.cc:178: Failed to get cluster ID from GCS server: TimedOut: Timed out while waiting\n"
 )
 
+_SHARED_OUT = (
+    "[HAMI-core ERROR (pid:565 thread=140267266266944 multiprocess_memory_limit.c:831)]: Illegal device id: 850725928\n"
+)
+
 CASES = {
     "known-message": (
         Fires(log_case(_NO_HEAD), (), cause="rendezvous-endpoint"),
         Quiet(log_case(_NO_HEAD + _STEPS), "the head answered later, and the training began"),
+        Fires(log_case(_SHARED_OUT + _FAILED), (), cause="nccl-or-library-bug"),
+        Quiet(log_case(_SHARED_OUT + _STEPS), "the library complained, and the training went on"),
+        Quiet(
+            log_case(f"RuntimeError: synStatus=26 [Generic failure] Device acquire failed.\n{_FAILED}"),
+            "why is not told",
+        ),
         Fires(
             log_case(
                 "node-a:97:221 [1] graph/topo.cc:254 NCCL WARN TOPO/NET : Could not force merge NICs mlx5_0,mlx5_1. "

@@ -121,9 +121,22 @@ _IN_THE_LOOP = (
     "    _cancel_all_tasks (asyncio/runners.py:206)\n    close (asyncio/runners.py:71)\n    run (asyncio/runners.py:195)\n    main (train.py:512)\n"
 )
 
+_SPAWNED = """\
+Process SpawnProcess-1:
+Traceback (most recent call last):
+  File "/opt/site-packages/torch/multiprocessing/spawn.py", line 19, in _wrap
+    fn(i, *args)
+  File "/srv/train.py", line 525, in run
+    {}
+KeyboardInterrupt
+"""
+_IN_ITS_END = 'dist.destroy_process_group()\n  File "/opt/site-packages/torch/distributed/distributed_c10d.py", line 552, in destroy_process_group\n    _pg_map.clear()'
+
 CASES = {
     "shutdown-hang": (
         Fires(log_case(_NATIVE), ()),
+        Fires(log_case(_SPAWNED.format(_IN_ITS_END)), ()),
+        Quiet(log_case(_SPAWNED.format("step()")), "the program of a spawned process was still at work"),
         Fires(log_case(_ABORTED), ()),
         Fires(log_case(_PASTED), (0,)),
         Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),

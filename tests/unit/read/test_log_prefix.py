@@ -239,6 +239,26 @@ def test_replicas_that_share_a_group_are_ranks_of_it() -> None:
     assert {x.rank for x in lines(*(f"{stamp} PP{n} TP{n}] begin" for n in range(4)))} == {None}
 
 
+def test_stages_of_a_pipeline_follow_each_other() -> None:
+    stamp = "[2026-05-14 07:55:31"
+    assert [x.rank for x in lines(*(f"{stamp} PP{n}] begin" for n in (0, 2)))] == [0, 2]
+    assert [x.rank for x in lines(*(f"{stamp} TP{n % 2} PP{n // 2}] begin" for n in range(4)))] == [0, 1, 2, 3]
+    named = ["Worker_PP0_TP0", "Worker_PP0_TP1_EP1", "Worker_PP1_TP1"]
+    assert [x.rank for x in lines(*(f"({name} pid={n}) begin" for n, name in enumerate(named)))] == [0, 1, 3]
+    assert {x.rank for x in lines("(Worker_PP0_TP0 pid=8) a", "(Worker_PP1_TP0 pid=9) b")} == {None}
+    assert [x.rank for x in lines("(Worker_TP1_DCP1 pid=8) a", "(Worker_DP1_TP0 pid=9) b")] == [1, None]
+    raised = (f"{stamp} PP1] Scheduler hit an exception: Traceback (most recent call last):", '  File "a.py", line 3')
+    assert [x.rank for x in lines(f"{stamp} PP0] a", *raised, "TypeError: no")] == [0, 1, 1, 1]
+
+
+def test_what_a_library_says_is_of_the_process_that_it_names() -> None:
+    said = "world_size=2 rank={} local_rank={}"
+    found = lines(
+        *(f"(W pid={8 + r}) {said.format(r, r)}" for r in (0, 1)), "[HAMI-core ERROR (pid:9 thread=9 a.c:3)]: no"
+    )
+    assert found[2].rank == 1
+
+
 def test_a_task_that_prints_for_several_is_no_rank() -> None:
     stamp = "[2026-05-14 07:55:31"
     found = lines(f"0: {stamp} TP0] a", f"0: {stamp} TP1] b", f"1: {stamp} TP8] c", f"1: {stamp} TP9] d", "1: e")

@@ -151,13 +151,18 @@ _GAVE_UP = ("NCCL communicator was aborted on rank", "caught collective operatio
 def _interrupted(s: Situation) -> Iterator[Doing]:
     """Of ranks that were interrupted, or whose wait torch's watchdog gave up, by their tracebacks."""
     for e in errors_of(s):
-        is_shown = e.frames and e.order < len(s.case.log) and not any(_LAUNCHERS.search(f.file) for f in e.frames)
+        is_shown = e.frames and e.order < len(s.case.log) and not any(_is_launcher(f) for f in e.frames)
         by_hand, given_up = e.error.type.endswith("KeyboardInterrupt"), any(x in e.error.message for x in _GAVE_UP)
         if is_shown and (by_hand or given_up):
             ranks = () if e.rank is None else (e.rank,)
             doing = _doing("".join(f"rank {r}" for r in ranks), ranks, e.frames, s.case.log[e.order])
             if by_hand or doing.kind == "collective":
                 yield doing
+
+
+def _is_launcher(f: Frame) -> bool:
+    """Not so the function in which a process that was spawned begins."""
+    return f.function != "_wrap" and _LAUNCHERS.search(f.file) is not None
 
 
 def _doing(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from unhang.read.logs import anchors_in
 from unhang.read.logs.clock import Stamp, read_stamp
+from unhang.read.logs.parts import TAGS, read_name, read_tags
 from unhang.read.logs.whose import Head
 
 RUN = 4
@@ -178,6 +179,7 @@ _MPIRUN = re.compile(
     r"\[(?:(?:[\w.-]{1,80}@)?\d{1,9},)?(?:mpirank:)?(\d{1,7})(?:,([\w.-]{1,80}))?\](?:\[[^\]\s]{1,80}\])?<std(?:out|err|diag)>: ?"
 )
 _POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ?")
+_HAMI = re.compile(r"\[(?=HAMI-core \w{1,8} ?\((?:pid:)?(\d{1,9})[: ])")
 _KAIL = re.compile(r"[a-z0-9][\w.-]{0,62}/([a-z0-9][\w.-]{0,252})\[[a-z0-9][\w.-]{0,62}\]: ")
 _ADDRESS = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}):(?: |$)")
 _PAREN = re.compile(r"\(([^()\n]{0,100}(?:\([^()\n]{0,60}\)[^()\n]{0,60})?)\) ?")
@@ -186,8 +188,6 @@ _PAREN_PID = re.compile(r"\bpid=(\d{1,9})")
 _PAREN_RANK = re.compile(r"\brank=(\d{1,7})")
 _PAREN_IP = re.compile(r"\bip=([\w.:-]{1,80})")
 _SKYPILOT = re.compile(r"(head|worker\d{1,6}), rank=\d")
-_TENSOR_NAME = re.compile(r"(?:^|[ _])TP(\d{1,5})(?:_EP\d+)?(?= |$)")
-_TAGS = re.compile(r"(?: (?:TP|DP|PP|EP|CP|SP|ATTN_DP|MOE_EP)\d{1,5})+(?=\])")
 _STEP_NAME = re.compile(r"[^\t]{1,120}\t[^\t]{1,120}\t\ufeff?(?=\d{4}-)")
 _STREAM = re.compile(r"(?:std(?:out|err) [FP]|\d\d[OE]\+?) ")
 _JOURNAL = re.compile(r"([\w.-]{1,80}) (?:[\w@./():-]{1,80}\[(\d{1,9})\]: |(?=kernel: ))")
@@ -339,6 +339,8 @@ def _bracket(head: Head, body: str) -> bool:
         head.rank = int(match[1])
     elif match := _POD.match(body):
         head.host = head.host or match[1]
+    elif match := _HAMI.match(body):
+        head.pid = int(match[1])
     elif body[1:2].isalnum() and (found := read_stamp(body, 1)):
         return _bracketed_stamp(head, found[0], body, found[1])
     else:
@@ -348,12 +350,8 @@ def _bracket(head: Head, body: str) -> bool:
 
 
 def _bracketed_stamp(head: Head, stamp: Stamp, body: str, end: int) -> bool:
-    if tags := _TAGS.match(body, end):
-        tensor = _TENSOR_NAME.search(tags[0])
-        others = {part[:2] for part in tags[0].split()} - {"TP", "EP"}
-        if tensor and others <= {"DP"}:
-            head.tensor_rank = int(tensor[1])
-            head.replica = int(tags[0].split(" DP")[1].split()[0]) if others else None
+    if tags := TAGS.match(body, end):
+        read_tags(head, tags[0])
         end = tags.end()
     if body[end : end + 1] != "]" or not stamp.has_date:
         return False
@@ -392,8 +390,8 @@ def _paren(head: Head, body: str) -> bool:
         head.host = head.host or node[1]  # the rank there is the node's
     elif rank:
         head.rank = int(rank[1])
-    elif tensor := _TENSOR_NAME.search(inside.split(" pid=")[0]):
-        head.tensor_rank = int(tensor[1])
+    else:
+        read_name(head, inside.split(" pid=")[0])
     if address:
         head.host = head.host or address[1]
     head.body = body[match.end() :]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from unhang.read.logs.clock import Stamp
+from unhang.read.logs.parts import are_parts_of_one, width_of_a_stage
 
 _NCCL_RANK = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7})\b")
 _CHANNEL = re.compile(r"\bChannel \d+(?:/\d+)? : (\d{1,7})\[\w+\] -> (\d{1,7})\[\w+\] (\[receive\])?")
@@ -34,7 +35,6 @@ _DEAD_WORKER = re.compile(r"\bWorker PID: (\d{1,9}) (?!.*\[repeated \d)")
 _OUT_OF_MEMORY = re.compile(r"^Memory on the node \(.{0,200}\) where the task \(.{0,200}?\bpid=(\d{1,9}), memory used=")
 _NOTHING = re.compile(r"(?!)")
 _ACTOR_PART = re.compile(r"^\s+(?:name|namespace|ip): |^The actor ")
-_PARTS_OF_ONE = "enable_dp_attention=True"
 _LEAST_PARTS = 3
 MAX_COLUMN, MAX_COMPARED = 512, 200
 _BEGINS, _FRAME = "Traceback (most recent call last):", '  File "'
@@ -55,7 +55,8 @@ class RankBook:
         self._pids = {**_ranks_of_channels(heads), **_ranks_of_devices(heads), **_ranks_of_pids(heads)}
         self._said = _ranks_said(heads)
         self._given_pids = {**_ranks_listed(heads), **ranks_by_pid}
-        self._replicas_are_parts = _are_parts_of_one(heads)
+        self._replicas_are_parts = are_parts_of_one(heads)
+        self._width = width_of_a_stage(heads)
 
     def rank(self, head: Head) -> int | None:
         """The global rank, None where it is not told beyond doubt. What stands nearest to the message goes first."""
@@ -75,6 +76,8 @@ class RankBook:
                 return said
         if self._default is not None:
             return self._default
+        if head.stage is not None:
+            return None if self._width is None else head.stage * self._width + (head.tensor_rank or 0)
         return head.tensor_rank if head.replica is None or self._replicas_are_parts else None
 
     def _rank_of_process(self, head: Head, pid: int) -> int | None:
@@ -181,9 +184,11 @@ def pass_on_tags(heads: Sequence[Head]) -> None:
             first is not None and not is_named and len(head.stamps) < len(first.stamps)
         ):  # a collector may stamp each line
             head.tensor_rank, head.replica, head.rank = first.tensor_rank, first.replica, first.rank
+            head.stage = first.stage
         elif is_named or head.stamps:
             tagged.pop(where, None)
-            has_tag = head.tensor_rank is not None or (head.rank is not None and head.stamps)
+            is_part = head.tensor_rank is not None or head.stage is not None
+            has_tag = is_part or (head.rank is not None and head.stamps)
             if has_tag and head.body.rstrip().endswith(_BEGINS):
                 tagged[where] = head
     for head, behind in pairwise(heads):
@@ -308,17 +313,6 @@ def _ranks_listed(heads: Iterable[Head]) -> dict[int, int]:
     return {pid: next(iter(ranks)) for pid, ranks in found.items() if len(ranks) == 1}
 
 
-def _are_parts_of_one(heads: Sequence[Head]) -> bool:
-    """Whether what is numbered as replicas shares one tensor-parallel group, so that no number in it comes twice."""
-    replicas: dict[int, set[int]] = {}
-    for head in heads:
-        if head.replica is not None and head.tensor_rank is not None:
-            replicas.setdefault(head.tensor_rank, set()).add(head.replica)
-    if not replicas or any(len(of) > 1 for of in replicas.values()) or len(set.union(*replicas.values())) < 2:
-        return False
-    return len(replicas) >= _LEAST_PARTS or any(_PARTS_OF_ONE in head.body for head in heads)
-
-
 def _ranks_of_one_node(heads: Sequence[Head]) -> dict[Hashable, int]:
     """Processes -> the numbers of their devices, where NCCL speaks on one host only, of devices from 0 on that have a process each."""
     devices: dict[tuple[str, int], set[int]] = {}
@@ -381,7 +375,8 @@ class Head:
 
     `torch_ranks`: ranks in torch's own form, the outermost first; the innermost is global. `rank`: a global rank told in
     another form. `task`: number of the launcher's task (mpirun, srun), a rank where a task is one. `local_rank` counts
-    within a node; `tensor_rank` within a tensor-parallel group, `replica` numbers these groups, or parts of one. `taken`: the elected forms that were taken off, as bits.
+    within a node; `tensor_rank` within a tensor-parallel group, `replica` numbers these groups, or parts of one, `stage` those of a pipeline.
+    `taken`: the elected forms that were taken off, as bits.
     """
 
     body: str
@@ -391,6 +386,7 @@ class Head:
     local_rank: int | None = None
     tensor_rank: int | None = None
     replica: int | None = None
+    stage: int | None = None
     host: str = ""
     pid: int | None = None
     device: int | None = None

@@ -179,23 +179,24 @@ def device_mapping(s: Situation) -> Iterator[Found]:
     who = w.name_ranks(ranks) if ranks else "several ranks" if pair is not None else "a rank"
     words: dict[str, object] = {"who": who, "device": pair["device"] if pair is not None else ""}
     confidence = sure_beside(s, confidence, events)
-    if apart := _launchers_apart(events):
+    if apart := _launchers_apart(s, events):
         words["apart"], fixes = apart, ("launchers", "settings")
         yield found_in(s, events, confidence, (), words=words, say="launchers", cause="launcher-misuse", fixes=fixes)
     else:
         yield found_in(s, events, confidence, ranks, words=words, say=say, fixes=OF_DEVICES)
 
 
-def _launchers_apart(events: Sequence[LogEvent]) -> int:
+def _launchers_apart(s: Situation, events: Sequence[LogEvent]) -> int:
     """How many ranks each of two launchers has here; 0 where there is one.
 
-    By as many the ranks of all pairs on one device differ. Ranks of groups of two are the same pair on each device: there are as many as devices.
+    By as many the ranks of all pairs on one device differ. Ranks of groups of two are the same pair on each device: there are as many as devices,
+    if a launcher was called at all. A program that starts its replicas by itself gives them the same devices in the same way.
     """
     shared = [e for e in events if e.kind == "device.duplicate"]
     pairs = {frozenset((e.number("first_rank") or 0, e.number("second_rank") or 0)) for e in shared}
     devices, hosts = {e["device"] for e in shared}, {e.host for e in shared if e.host}
     if len(pairs) == 1 < len(devices) and len(hosts) == 1:
-        return len(devices)
+        return len(devices) if s.events.of("launchers.command", "launchers.node_begins") else 0
     apart = {max(pair) - min(pair) for pair in pairs}
     return max(apart) if len(pairs) > 1 and len(apart) == 1 and max(apart) > 1 else 0
 
@@ -204,6 +205,8 @@ def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]
     """The ranks without a device; of shared ones all that NCCL refused."""
     found = {e.rank for e in events if e.rank is not None and e.kind != "device.duplicate"}
     pairs = [e for e in events if e.kind == "device.duplicate"]
+    if len({e["device"] for e in pairs}) > 1 == len({frozenset((e["first_rank"], e["second_rank"])) for e in pairs}):
+        return ()  # numbers within groups of two
     for e in pairs:
         found |= {n for name in ("first_rank", "second_rank") if (n := e.number(name)) is not None}
     if pairs:

@@ -42,8 +42,9 @@ _LATE_WATCHDOG = 1.5
 
 
 def _missed(s: Situation) -> list[tuple[int, LogEvent]]:
-    """The ranks that rank 0 missed in a barrier, with the lines that say so."""
-    return [(n, e) for e in s.events.of("gloo.monitored_barrier_missing") if (n := e.number("missing")) is not None]
+    """The ranks that rank 0, or a service, missed in a barrier, with the lines that say so."""
+    lines = s.events.of("gloo.monitored_barrier_missing", *(["store.absent_task"] * s.events.has("store.barrier_left")))
+    return [(n, e) for e in lines if (n := e.number("missing" if e["missing"] else "absent")) is not None]
 
 
 @rule("no-data-left")
