@@ -120,6 +120,8 @@ HERE = Frame("train.py", 9, "main")
         ({0: {"name": "a text (#1)"}, 1: {"name": "a text (#2)"}}, []),  # of two ranks, a name is often each one's own
         ({0: {"loss": "0.5"}, 1: {"loss": "0.6"}, 2: {"loss": "0.5"}}, []),
         ({0: {"loss": "0.5"}, 1: {"loss": "nan"}, 2: {"loss": "0.5"}}, ["loss"]),
+        ({0: {"x.shape": "[2]"}, 1: {"x": "None"}, 2: {"x.shape": "[3]"}}, ["x"]),
+        ({0: {"x": "None"}, 1: {"len(x)": "4"}, 2: {"x": "None"}}, ["x"]),
         ({0: {"self.rank": "0"}, 1: {"self.rank": "1"}, 2: {"self.rank": "0"}}, []),
         ({0: {"n": "1"}, 1: {"n": "2"}, 2: {"n": "3"}}, []),  # each has another
         ({0: {"n": "1"}, 1: {"n": "2"}, 2: {}}, ["n"]),  # rank 2 left none

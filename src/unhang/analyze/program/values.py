@@ -166,8 +166,9 @@ def differing(
     """
     left, right = ([v for r in ranks if (v := variables_of(case, r, frame))] for ranks in (odd, reference))
     found = []
-    for name in left[0] if left and right else ():
-        ours, theirs = {v.get(name) for v in left}, {v.get(name) for v in right}
+    missing = [n for n, text in right[0].items() if text == "None" and n not in left[0]] if left and right else []
+    for name in (*left[0], *missing) if left and right else ():
+        ours, theirs = {_held(v, name) for v in left}, {_held(v, name) for v in right}
         is_known = len(ours) == len(theirs) == 1 and None not in ours | theirs
         if is_known and ours != theirs and not _is_the_rank(name):
             found.append((name, str(ours.pop()), str(theirs.pop())))
@@ -184,6 +185,12 @@ def are_a_round_ahead(case: Case, ahead: Sequence[int], behind: Sequence[int], f
             if is_told and min(map(int, mine)) > max(map(int, theirs)):
                 return True
     return False
+
+
+def _held(values: Mapping[str, str], name: str) -> str | None:
+    """What an expression gave; of a list or tensor itself, that there is something."""
+    is_there = f"len({name})" in values or f"{name}.shape" in values
+    return values.get(name) or ("something" if is_there else None)
 
 
 _OF = re.compile(r"len\((.*)\)|items of (.*)|(.*)\.shape")
