@@ -171,7 +171,7 @@ def _change(finding: Finding) -> Change:
             return root_alike
     if finding.condition is None:
         raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
-    if asks_for_the_rank(finding.condition) or finding.condition.by_rank:
+    if finding.condition.only_zero or finding.condition.by_rank:
         return _hoist
     _refuse_what_no_diff_does(finding)
     return _agree

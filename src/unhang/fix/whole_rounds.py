@@ -8,7 +8,7 @@ import re
 from unhang.analyze.program.may_differ import OPEN, OWN
 from unhang.analyze.program.rank_names import kind_of_name
 from unhang.analyze.program.source import surroundings
-from unhang.analyze.program.trees import inside, last_name, names_in
+from unhang.analyze.program.trees import WITHOUT_GRAPH, inside, last_name, names_in
 from unhang.fix.agreed import put_around, reached_by_all, value_of
 from unhang.fix.direction import EXCHANGES, has_step
 from unhang.fix.functions import AGREED, ANY_RANK
@@ -177,13 +177,10 @@ def trains_nothing(program: Program, loop: ast.For) -> bool:
     kept = [i.context_expr for n in (*around, *inside(loop, ast.With)) for i in n.items] + [
         *getattr(function, "decorator_list", ())
     ]
-    without = any(called(c) in _WITHOUT for k in kept for c in inside(k, ast.Call)) or any(
-        dotted(k).endswith(_WITHOUT) for k in kept
+    without = any(called(c) in WITHOUT_GRAPH for k in kept for c in inside(k, ast.Call)) or any(
+        dotted(k).endswith(WITHOUT_GRAPH) for k in kept
     )
     return without and bool(_EVALUATES.search(getattr(function, "name", ""))) and not has_step(loop.body)
-
-
-_WITHOUT = ("no_grad", "inference_mode")
 
 
 def has_enough(loop: ast.AST, test: ast.expr) -> bool:

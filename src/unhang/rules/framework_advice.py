@@ -32,26 +32,30 @@ def of_gone(s: Situation, d: Divergence, gone: LeftFramework, even: tuple[str, .
     """What helps those who left a framework's loop, the program's own line first where that is known. `even`: what helps where the data is uneven."""
     if gone.stop:
         return (of_stop(gone.stop) or "stop",)
-    if not gone.has_data and (salted := salted_hash(gone.line.file)) is not None:
-        return (one_hash(salted), *even)
-    if gone.batches and (made := train_loader(gone.line.file)) is not None:
-        return (as_many(made), *even)
-    if not gone.has_data and (own := own_loader(gone.line.file, gone.loop.function)) is not None:
-        return (dealt_out_by_trainer(own), *even)
+    if (uneven := _uneven_by_program(gone)) is not None:
+        return (uneven[1], *even)
     shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
     return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else even))
 
 
 def at_gone(gone: LeftFramework, usual: Frame) -> Frame:
     """Where the program lets some ranks leave a framework's loop; `usual`: where nothing in it tells."""
-    if not (gone.stop or gone.has_data) and (salted := salted_hash(gone.line.file)) is not None:
-        return salted.at
-    if gone.batches and (made := train_loader(gone.line.file)) is not None:
-        return made.at
-    if not (gone.stop or gone.has_data) and (own := own_loader(gone.line.file, gone.loop.function)) is not None:
-        return own
+    if (uneven := _uneven_by_program(gone)) is not None:
+        return uneven[0]
     sized = framework_settings.sized_apart(gone.line.file) if not (gone.stop or gone.has_data) else None
     return gone.stop or (sized.at if sized else usual)
+
+
+def _uneven_by_program(gone: LeftFramework) -> tuple[Frame, Fix] | None:
+    """The program's own line that gives the ranks more or fewer batches, and what helps there; None where the source shows none."""
+    path, is_open = gone.line.file, not (gone.stop or gone.has_data)
+    if is_open and (salted := salted_hash(path)) is not None:
+        return salted.at, one_hash(salted)
+    if gone.batches and (made := train_loader(path)) is not None:
+        return made.at, as_many(made)
+    if is_open and (own := own_loader(path, gone.loop.function)) is not None:
+        return own, dealt_out_by_trainer(own)
+    return None
 
 
 def say_gone(gone: LeftFramework) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.analyze.calls.divergence import Divergence
 from unhang.analyze.program.source import frame_at
-from unhang.analyze.program.trees import inside, last_name, line_text, names_in, program_nodes
+from unhang.analyze.program.trees import WITHOUT_GRAPH, inside, last_name, line_text, names_in, program_nodes
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.base import CLEAN, edit
@@ -101,9 +101,6 @@ def _follows(function: ast.FunctionDef, names: set[str]) -> set[str]:
     return found
 
 
-_WITHOUT = ("no_grad", "inference_mode")
-
-
 def of_run_without_graph(folder: str) -> LostGraph | None:
     """Of a module that a class runs under no_grad in one place, and with a graph in another: its shards are gathered and reduced in a backward pass that it has not."""
     found = []
@@ -129,13 +126,15 @@ def of_run_without_graph(folder: str) -> LostGraph | None:
 
 def _without_graph(function: ast.FunctionDef) -> Iterator[tuple[int, ast.AST]]:
     """(line, what runs so) of a function or of its blocks that keep no graph."""
-    decorators = [d for d in function.decorator_list if last_name(d.func if isinstance(d, ast.Call) else d) in _WITHOUT]
+    decorators = [
+        d for d in function.decorator_list if last_name(d.func if isinstance(d, ast.Call) else d) in WITHOUT_GRAPH
+    ]
     if decorators:
         yield decorators[0].lineno, function
         return
     for block in inside(function, ast.With):
         calls = [i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call)]
-        if any(last_name(c.func) in _WITHOUT for c in calls):
+        if any(last_name(c.func) in WITHOUT_GRAPH for c in calls):
             yield block.lineno, block
 
 

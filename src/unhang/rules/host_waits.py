@@ -54,8 +54,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Fix]:
     yield from _of_tasks_and_pools(late, frame, evidence)
     yield from _of_children(s, late, frame, evidence)
     if late.activity.is_polled and (kept := _kept_by_spinning(s, frame, evidence)):
-        leaves = w.line_at(kept.path, kept.leaves)
-        yield _fix("give it back", kept, leaves=leaves, what=kept.name, taken_at=kept.taken)
+        yield _given_back(kept)
     if late.activity.is_polled and (made := polling.made_on_one(frame)) and _have_left(s, late, frame):
         who, passed = w.verb(late.victims, "it has", "they have"), w.name_ranks(late.victims)
         yield _fix("one on each node", made=w.spot(made[0]), test=made[1], have=who, passed=passed, rank=late.rank)
@@ -170,6 +169,11 @@ def _have_left(s: Situation, late: LateRank, frame: Frame) -> bool:
     return ran_past and not any(is_same_function(frame, g) for g in theirs)
 
 
+def _given_back(kept: given_back.Kept) -> Fix:
+    leaves = w.line_at(kept.path, kept.leaves)
+    return _fix("give it back", kept, leaves=leaves, what=kept.name, taken_at=kept.taken)
+
+
 def _kept_by_spinning(s: Situation, frame: Frame, evidence: RankEvidence) -> given_back.Kept | None:
     """Of a lock of the program's own, which asks again and again until it is free: a way on which a rank keeps it."""
     frames = user_frames(evidence.main_frames)
@@ -187,8 +191,7 @@ def _of_what_another_tells(s: Situation, late: LateRank, frame: Frame, evidence:
     elsewhere = {(f.file, f.function) for mine in stacks if mine[:1] != (frame,) for f in mine}
     if late.activity.kind == "lock":
         if kept := given_back.kept_place(frame, [f for mine in stacks for f in mine]):
-            leaves = w.line_at(kept.path, kept.leaves)
-            yield _fix("give it back", kept, leaves=leaves, what=kept.name, taken_at=kept.taken)
+            yield _given_back(kept)
         raised = own_threads.not_told(frame, evidence.handled)
         if raised and (raised.at.file, raised.at.function) not in elsewhere:
             yield _fix("tell it all the same", raised, raised=w.spot(raised.at), function=raised.at.function)

@@ -113,14 +113,17 @@ class Idleness:
         """These ranks; None where something is at work, or cannot be told yet. `pids`: of the ranks here."""
         if found := open_calls.all_in_unknown_calls(s):  # where no call is recorded, a loop of them looks the same
             return None if s.case.calls.is_empty and self._work.is_at_work(pids) else found
-        found = open_calls.all_wait_for_ray(s) or open_calls.left_by_a_failure(s) or self._without_task(s, pids)
-        job, asks_ray = [self._root, *(p.pid for p in descendants_of(self._root))], bool(open_calls.all_wait_for_ray(s))
-        found = found or (set() if may_be_asked(job) else open_calls.all_wait_in_the_job(s))
-        found = found or (set() if any(map(waits_for_storage, job)) else open_calls.all_wait_for_loaders(s))
+        of_ray = open_calls.all_wait_for_ray(s)
+        found = of_ray or open_calls.left_by_a_failure(s) or self._without_task(s, pids)
+        job = [self._root, *(p.pid for p in descendants_of(self._root))]
+        if not found and (waiting := open_calls.all_wait_in_the_job(s)) and not may_be_asked(job):
+            found = waiting
+        if not found and (waiting := open_calls.all_wait_for_loaders(s)) and not any(map(waits_for_storage, job)):
+            found = waiting
         if not found:
             return set()
         under_way = (p for p, what in workers_of_ray(job).items() if "." in what)
-        asleep, nap_s = (under_way, 0.0) if asks_ray else (job, NAP_S)
+        asleep, nap_s = (under_way, 0.0) if of_ray else (job, NAP_S)
         sleeps = any((sleep_left_s(pid) or 0.0) > nap_s for pid in {*asleep} - {*pids})  # a rank, between its questions
         return None if sleeps or self._work.is_at_work(job) or any(map(talks_elsewhere, job)) else found
 

@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar
 from unhang.model.lazy_pattern import lazy_pattern
 
 _MOST_BYTES = 2_000_000
+# Blocks and decorators under which torch builds no graph for a backward pass.
+WITHOUT_GRAPH = ("no_grad", "inference_mode")
 
 Node = TypeVar("Node", bound=ast.AST)
 Function = ast.FunctionDef | ast.AsyncFunctionDef

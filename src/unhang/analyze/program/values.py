@@ -196,11 +196,15 @@ def _held(values: Mapping[str, str], name: str) -> str | None:
 _OF = re.compile(r"len\((.*)\)|items of (.*)|(.*)\.shape")
 
 
+def _of_what(expression: str) -> str:
+    """What a size or the items are of: `rows` of `len(rows)`."""
+    match = _OF.fullmatch(expression)
+    return next(filter(None, match.groups()), "") if match else expression
+
+
 def _is_the_rank(expression: str) -> bool:
     """Whether by its name it is the rank's own number, or follows from that."""
-    match = _OF.fullmatch(expression)
-    name = next(filter(None, match.groups()), "") if match else expression
-    return bool(_RANK_ITSELF.fullmatch(name.rpartition(".")[2]))
+    return bool(_RANK_ITSELF.fullmatch(_of_what(expression).rpartition(".")[2]))
 
 
 class Disagreement(NamedTuple):
@@ -242,6 +246,4 @@ def is_number(d: Disagreement) -> bool:
 
 def is_asked(test: str, expression: str) -> bool:
     """Whether a condition names it: `len(rows)` in `len(rows) > 3`, and in `not rows`."""
-    match = _OF.fullmatch(expression)
-    name = next(filter(None, match.groups()), "") if match else expression
-    return bool(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.(])", test))
+    return bool(re.search(rf"(?<![\w.]){re.escape(_of_what(expression))}(?![\w.(])", test))
